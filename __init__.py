@@ -1,0 +1,1 @@
+"""Metal Kernels: the ComfyUI entry."""

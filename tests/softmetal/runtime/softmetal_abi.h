@@ -1,0 +1,79 @@
+// What the four parts of the software Metal device say to each other, in C: compiled kernels (front end), the
+// runtime that runs and checks them, and the torch device that owns the memory. Nothing here knows torch.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// ---- compiled kernels: one entry per host_name, called once per thread on that thread's fibre -------------------
+
+// The position attributes of MSL, all three-dimensional ones as x, y, z.
+typedef struct msl_thread {
+  uint32_t thread_position_in_grid[3];
+  uint32_t thread_position_in_threadgroup[3];
+  uint32_t threadgroup_position_in_grid[3];
+  uint32_t threadgroups_per_grid[3];
+  uint32_t threads_per_grid[3];
+  uint32_t threads_per_threadgroup[3];           // of this group: smaller in a partial last group
+  uint32_t dispatch_threads_per_threadgroup[3];  // as dispatched
+  uint32_t thread_index_in_threadgroup;
+  uint32_t thread_index_in_simdgroup;
+  uint32_t simdgroup_index_in_threadgroup;
+  uint32_t simdgroups_per_threadgroup;
+  uint32_t dispatch_simdgroups_per_threadgroup;
+  uint32_t threads_per_simdgroup;                // 32
+} msl_thread;
+
+// buffers[i] is what is bound to [[buffer(i)]]: a pointer into device memory, or to the bytes of a constant argument.
+typedef void (*msl_entry)(void* const* buffers, const msl_thread* thread);
+
+// ---- services the runtime gives to compiled kernels --------------------------------------------------------------
+
+// flags: 1 mem_device, 2 mem_threadgroup (as metal::mem_flags). line: of the call in the .metal source, 0 if unknown.
+void msl_rt_threadgroup_barrier(uint32_t flags, int line);
+void msl_rt_simdgroup_barrier(uint32_t flags, int line);
+
+// The one collective: every lane of the SIMD-group hands in `size` (<= 64) bytes, and gets all lanes' values back.
+// The caller computes sum, max, shuffle and so on from them. `op` names the collective in reports (enum below); lanes of
+// one SIMD-group that meet with different op or line are diverged, and reported. The result is valid until the lane's next call.
+typedef struct msl_simd_values {
+  uint32_t active;                // a bit for each lane that takes part (the tail group of a partial threadgroup has fewer)
+  uint32_t stride;                // bytes from one lane's value to the next
+  _Alignas(64) unsigned char data[32 * 64];
+} msl_simd_values;
+const msl_simd_values* msl_rt_simd_exchange(uint32_t op, const void* value, uint32_t size, int line);
+enum msl_simd_op {
+  MSL_SIMD_SUM = 1, MSL_SIMD_PRODUCT, MSL_SIMD_MIN, MSL_SIMD_MAX, MSL_SIMD_AND, MSL_SIMD_OR, MSL_SIMD_XOR,
+  MSL_SIMD_SHUFFLE, MSL_SIMD_SHUFFLE_UP, MSL_SIMD_SHUFFLE_DOWN, MSL_SIMD_SHUFFLE_XOR, MSL_SIMD_BROADCAST,
+  MSL_SIMD_PREFIX, MSL_SIMD_BALLOT, MSL_SIMD_MATRIX, MSL_QUAD
+};
+
+// A `threadgroup T name[N]` variable of a kernel body, announced by each thread that reaches it. p has 256 bytes of guard on each side.
+void msl_rt_threadgroup_variable(void* p, uint64_t size, const char* name);
+
+// An atomic access: it conflicts with plain accesses of the same bytes, not with other atomics. kind: 1 load, 2 store, 3 both.
+void msl_rt_atomic(const volatile void* p, uint32_t size, uint32_t kind, int line);
+
+// Plain memory accesses reach the runtime through clang's -fsanitize=kernel-address call-outs (__asan_load1_noabort ... __asan_storeN_noabort,
+// __asan_memcpy, __asan_memset, __asan_memmove, __asan_register_globals), which the runtime defines.
+
+// ---- device memory: an arena of address space, every block with unmapped or unused guard room after it ---------
+
+void* smr_arena_alloc(size_t bytes);             // 256-byte aligned (page aligned from 16 KiB on), >= 64 KiB of guard room to the next block
+void smr_arena_free(void* block);                // the address range may be used again
+int smr_arena_contains(const void* p);
+
+// Initialised bytes. A block is born fresh. Storage is tracked byte by byte only from the moment a kernel binds it while fresh;
+// a write by an ATen op (smr_mark_written) ends tracking of those bytes.
+void smr_mark_fresh(void* p, size_t bytes);      // a block handed out by the allocator: nothing in it was written yet
+void smr_mark_written(void* p, size_t bytes);
+// Index of the first element that a kernel bound as output and left unwritten, or -1. Strided: elements of a tensor (strides in elements).
+int64_t smr_first_unwritten(const void* data, uint32_t itemsize, int32_t ndim, const int64_t* sizes, const int64_t* strides);
+// The kernel that was last bound to that fresh memory, "" if none: for the message.
+const char* smr_unwritten_kernel(const void* data);
+
+#ifdef __cplusplus
+}
+#endif
