@@ -41,7 +41,7 @@ void msl_rt_simdgroup_barrier(uint32_t flags, int line);
 typedef struct msl_simd_values {
   uint32_t active;                // a bit for each lane that takes part (the tail group of a partial threadgroup has fewer)
   uint32_t stride;                // bytes from one lane's value to the next
-  _Alignas(64) unsigned char data[32 * 64];
+  unsigned char data[32 * 64] __attribute__((aligned(64)));
 } msl_simd_values;
 const msl_simd_values* msl_rt_simd_exchange(uint32_t op, const void* value, uint32_t size, int line);
 enum msl_simd_op {
