@@ -1,0 +1,81 @@
+# Two commands do all the set-up on a machine that has Python 3.11 or newer, a C++ compiler and make:
+#   make demo    the main job: a video VAE, broken by stock MPS, repaired by the pack
+#   make test    the quick test suite
+# `make help` lists the rest.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+VENV ?= .venv
+TORCH ?=
+COMFYUI_PATH ?=
+# Workers of the suite. Compiled caches are safe to share between them.
+JOBS ?= 2
+# More arguments for pytest (ARGS="-k pad -x") and for pip (PIP_ARGS="...").
+ARGS ?=
+PIP_ARGS ?=
+
+REQUIREMENTS := tests/requirements.txt
+PY := $(VENV)/bin/python
+PYTEST := $(PY) -m pytest
+PIP_QUIET := --quiet --disable-pip-version-check --no-input --progress-bar off
+
+# The first of these that is 3.11 or newer and can make a venv.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
+	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+CXX_FOUND = $(shell for c in "$$CXX" c++ g++ clang++; do command -v $$c >/dev/null 2>&1 && { echo $$c; break; }; done)
+
+# The stamp's name carries the hash of what is installed: an edited requirements file makes a new stamp.
+hash = $(shell cksum $(1) 2>/dev/null | cut -d' ' -f1)
+
+.PHONY: help venv demo test test-full test-torch test-comfyui lint clean distclean need-tools
+
+help:  ## list these commands
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+need-tools:
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer with venv and pip was found. Install one" \
+		"(Debian: apt-get install python3 python3-venv; Mac: brew install python) or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@test -n "$(CXX_FOUND)" || { echo "error: no C++ compiler was found. Install one" \
+		"(Debian: apt-get install g++; Mac: xcode-select --install) or name it in CXX" >&2; exit 1; }
+
+STAMP := $(VENV)/.installed-$(call hash,$(REQUIREMENTS))
+$(STAMP): | need-tools
+	@echo "Setting up $(VENV) (once; about two minutes) ..."
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip install $(PIP_QUIET) $(PIP_ARGS) -r $(REQUIREMENTS)
+	@rm -f $(VENV)/.installed-* && touch $@
+
+venv: $(STAMP)  ## only set up .venv
+
+demo: $(STAMP)  ## the main job: decode a video VAE stock and repaired; writes out/demo/
+	@PYTHONPATH=tests $(PY) -m demo $(ARGS)
+
+test: $(STAMP)  ## the quick suite
+	@$(PYTEST) -q -n $(JOBS) --dist worksteal $(ARGS)
+
+test-full: $(STAMP)  ## the quick suite and the slower cases
+	@$(PYTEST) -q -n $(JOBS) --dist worksteal -m "not comfyui" $(ARGS)
+
+# Another torch in a venv of its own: the device and the core.
+TORCH_VENV = .venv-torch-$(TORCH)
+test-torch: need-tools  ## device and core on another torch: make test-torch TORCH=2.9.1
+	@test -n "$(TORCH)" || { echo "usage: make test-torch TORCH=2.9.1" >&2; exit 2; }
+	@mkdir -p .cache && sed 's/^torch==.*/torch==$(TORCH)/' $(REQUIREMENTS) > .cache/requirements-torch-$(TORCH).txt
+	@$(MAKE) --no-print-directory VENV=$(TORCH_VENV) REQUIREMENTS=.cache/requirements-torch-$(TORCH).txt venv
+	@$(TORCH_VENV)/bin/python -m pytest -q -n $(JOBS) --dist worksteal tests/softmetal tests/metal_kernels $(ARGS)
+
+test-comfyui: $(STAMP)  ## the pack in a real ComfyUI: make test-comfyui COMFYUI_PATH=/path/to/ComfyUI
+	@test -f "$(COMFYUI_PATH)/main.py" || { echo "error: COMFYUI_PATH='$(COMFYUI_PATH)' holds no main.py. Give a checkout of" \
+		"ComfyUI 0.30 or newer: make test-comfyui COMFYUI_PATH=/path/to/ComfyUI" >&2; exit 2; }
+	@COMFYUI_PATH="$(abspath $(COMFYUI_PATH))" $(PYTEST) -q -m comfyui tests/comfyui $(ARGS)
+
+lint: $(STAMP)  ## ruff over everything
+	@$(PY) -m ruff check .
+
+clean:  ## remove compiled caches and outputs
+	@rm -rf .cache out .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
+
+distclean: clean  ## remove the venvs too
+	@rm -rf .venv .venv-torch-*

@@ -1,0 +1,55 @@
+"""What every test shares: tests/ on sys.path, one thread a worker, no network, the software device on demand.
+
+Importing this file imports neither torch nor softmetal: a test that needs no device stays cheap.
+"""
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+
+if str(TESTS) not in sys.path:
+    sys.path.insert(0, str(TESTS))
+
+# Before torch is imported. One thread each: the suite runs one worker a core, and sums come out the same on every machine.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"
+# A setting of the developer's own shell must not decide what is patched here.
+os.environ.pop("METAL_KERNELS", None)
+
+
+class _RootIsNoTestPackage:
+    """The repository's root has the `__init__.py` of a ComfyUI pack, which pytest would import as a package of tests."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collect_directory(self, path, parent):
+        if path == TESTS.parent:
+            return pytest.Dir.from_parent(parent, path=path)
+        return None
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(_RootIsNoTestPackage())
+
+
+@pytest.fixture
+def pack():
+    """The whole pack, loaded as ComfyUI loads it: `pack.metal_kernels` is its library."""
+    from pack import load
+
+    return load()
+
+
+@pytest.fixture
+def mps():
+    """`torch.device("mps")`: the software device with a faultless stock, on a Mac the GPU itself."""
+    import torch
+
+    if sys.platform != "darwin":
+        import softmetal
+
+        softmetal.activate()
+    return torch.device("mps")
