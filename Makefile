@@ -23,7 +23,7 @@ PIP_QUIET := --quiet --disable-pip-version-check --no-input --progress-bar off
 # The first of these that is 3.11 or newer and can make a venv.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
-CXX_FOUND = $(shell for c in "$$CXX" c++ g++ clang++; do command -v $$c >/dev/null 2>&1 && { echo $$c; break; }; done)
+CXX_FOUND = $(shell for c in "$${CXX%% *}" c++ g++ clang++; do command -v "$$c" >/dev/null 2>&1 && { echo "$$c"; break; }; done)
 
 # The stamp's name carries the hash of what is installed: an edited requirements file makes a new stamp.
 hash = $(shell cksum $(1) 2>/dev/null | cut -d' ' -f1)
