@@ -6,6 +6,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 // ---- compiled kernels: one entry per host_name, called once per thread on that thread's fibre -------------------
 
@@ -50,6 +51,9 @@ enum msl_simd_op {
   MSL_SIMD_PREFIX, MSL_SIMD_BALLOT, MSL_SIMD_MATRIX, MSL_QUAD
 };
 
+// A shuffle or broadcast would read `lane`, which this SIMD-group does not have (a partial group's tail): reported, does not return.
+void msl_rt_missing_lane(uint32_t op, uint32_t lane, int line);
+
 // A `threadgroup T name[N]` variable of a kernel body, announced by each thread that reaches it. p has 256 bytes of guard on each side.
 void msl_rt_threadgroup_variable(void* p, uint64_t size, const char* name);
 
@@ -73,7 +77,10 @@ void smr_mark_written(void* p, size_t bytes);
 int64_t smr_first_unwritten(const void* data, uint32_t itemsize, int32_t ndim, const int64_t* sizes, const int64_t* strides);
 // The kernel that was last bound to that fresh memory, "" if none: for the message.
 const char* smr_unwritten_kernel(const void* data);
+// How many blocks hold bytes that a kernel was given and has not written. Zero nearly always: then smr_first_unwritten need not be called.
+int64_t smr_tracked_blocks(void);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,8 @@
+"""The checking runtime of the software Metal device: built with the system's C++ compiler on first use, then loaded.
+
+`library_path()` is the shared object (what the torch extension links against), `load()` the loaded library.
+The C interface is softmetal_abi.h. Nothing in here knows torch.
+"""
+from .build import build_directory, library_path, load
+
+__all__ = ["build_directory", "library_path", "load"]
