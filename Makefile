@@ -18,7 +18,7 @@ PIP_ARGS ?=
 REQUIREMENTS := tests/requirements.txt
 PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest
-PIP_QUIET := --quiet --disable-pip-version-check --no-input --progress-bar off
+PIP_QUIET := -q -q --disable-pip-version-check --no-input --progress-bar off
 
 # The first of these that is 3.11 or newer and can make a venv.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \

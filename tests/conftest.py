@@ -13,7 +13,8 @@ TESTS = Path(__file__).resolve().parent
 if str(TESTS) not in sys.path:
     sys.path.insert(0, str(TESTS))
 
-# Before torch is imported. One thread each: the suite runs one worker a core, and sums come out the same on every machine.
+# Before torch is imported. One thread each: the suite runs one worker a core, and sums come out the same on every
+# machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -22,7 +23,7 @@ os.environ.pop("METAL_KERNELS", None)
 
 
 class _RootIsNoTestPackage:
-    """The repository's root has the `__init__.py` of a ComfyUI pack, which pytest would import as a package of tests."""
+    """The repository's root has the `__init__.py` of a ComfyUI pack; pytest would import it as a package of tests."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collect_directory(self, path, parent):

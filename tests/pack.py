@@ -1,10 +1,12 @@
 """Load the pack the way ComfyUI does: from its folder, by importlib, under a name that is not `metal_kernels`."""
+import asyncio
 import importlib.util
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "metal_kernels_pack"
+STANDIN = Path(__file__).resolve().parent / "nodes" / "comfy_standin"
 
 
 def load():
@@ -16,3 +18,20 @@ def load():
     sys.modules[NAME] = module
     spec.loader.exec_module(module)
     return module
+
+
+def load_as_comfyui():
+    """(pack, node classes) after what ComfyUI does at start: import, comfy_entrypoint, on_load, get_node_list.
+
+    Outside ComfyUI a stand-in for its node API is put on sys.path.
+    """
+    if importlib.util.find_spec("comfy_api") is None:
+        sys.path.append(str(STANDIN))
+    pack = load()
+
+    async def start():
+        extension = await pack.comfy_entrypoint()
+        await extension.on_load()
+        return await extension.get_node_list()
+
+    return pack, asyncio.run(start())

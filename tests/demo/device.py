@@ -1,0 +1,55 @@
+"""Which device the demo runs on, and the words that every result is shown with."""
+import sys
+from dataclasses import asdict, dataclass
+
+FAULTS = "2.13"
+
+
+@dataclass(frozen=True)
+class Device:
+    """`kind` is "Apple GPU" or "software Metal"; a figure of one is never shown as a figure of the other."""
+
+    kind: str
+    name: str
+    stock: str
+    torch: str
+
+    @property
+    def is_software(self):
+        return self.kind == "software Metal"
+
+    def as_dict(self):
+        return asdict(self)
+
+    def __str__(self):
+        return f"{self.kind} ({self.name})"
+
+
+def on_a_mac():
+    """Whether this is a Mac; asked before anything makes another machine look like one."""
+    return sys.platform == "darwin"
+
+
+def open_device():
+    """The GPU of a Mac, or the software Metal device with the faults of stock MPS in torch 2.13.
+
+    Raises SystemExit with a sentence for a Mac whose torch has no MPS.
+    """
+    import torch
+
+    if on_a_mac():
+        if not torch.backends.mps.is_available():
+            raise SystemExit("error: this Mac's torch has no MPS device; install torch 2.9 or newer for Apple silicon")
+        import platform
+
+        name = torch.backends.mps.get_name() if hasattr(torch.backends.mps, "get_name") else platform.processor()
+        return Device("Apple GPU", f"{name}, macOS {platform.mac_ver()[0]}", "MPS of this torch", torch.__version__)
+    import softmetal
+
+    softmetal.activate(faults=FAULTS)
+    return Device(
+        "software Metal",
+        "Metal kernels compiled by clang and run on this computer's CPU",
+        f"simulated, with the faults of MPS in torch {FAULTS}",
+        torch.__version__,
+    )

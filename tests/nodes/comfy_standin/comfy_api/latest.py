@@ -1,0 +1,76 @@
+"""`from comfy_api.latest import ComfyExtension, io, ui`, as small as it can be."""
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+
+class ComfyExtension(ABC):
+    async def on_load(self):  # noqa: B027  (as in ComfyUI: overriding it is optional)
+        """Called once after the pack is imported, before the node list is asked for."""
+
+    @abstractmethod
+    async def get_node_list(self):
+        """The node classes."""
+
+
+@dataclass
+class _Input:
+    id: str
+    display_name: str = None
+    optional: bool = False
+    tooltip: str = None
+
+
+@dataclass
+class _Output:
+    id: str = None
+    display_name: str = None
+    tooltip: str = None
+
+
+def _type(io_type):
+    return SimpleNamespace(io_type=io_type, Input=type("Input", (_Input,), {"io_type": io_type}),
+                           Output=type("Output", (_Output,), {"io_type": io_type}))
+
+
+@dataclass
+class _Schema:
+    node_id: str
+    display_name: str = None
+    category: str = "sd"
+    inputs: list = field(default_factory=list)
+    outputs: list = field(default_factory=list)
+    hidden: list = field(default_factory=list)
+    description: str = ""
+    search_aliases: list = field(default_factory=list)
+    is_output_node: bool = False
+    is_experimental: bool = False
+    not_idempotent: bool = False
+
+
+class _ComfyNode:
+    @classmethod
+    def GET_SCHEMA(cls):  # noqa: N802  (ComfyUI's name)
+        return cls.define_schema()
+
+
+class _NodeOutput:
+    def __init__(self, *args, ui=None, expand=None, block_execution=None):
+        self.args, self.ui, self.expand, self.block_execution = args, ui, expand, block_execution
+
+    @property
+    def result(self):
+        return self.args or None
+
+
+class _PreviewText:
+    def __init__(self, value):
+        self.value = value
+
+    def as_dict(self):
+        return {"text": (self.value,)}
+
+
+io = SimpleNamespace(ComfyNode=_ComfyNode, Schema=_Schema, NodeOutput=_NodeOutput,
+                     String=_type("STRING"), AnyType=_type("*"))
+ui = SimpleNamespace(PreviewText=_PreviewText)
