@@ -18,6 +18,35 @@ class Device:
     def is_software(self):
         return self.kind == "software Metal"
 
+    def reset_peaks(self):
+        """Start the counted peaks anew, where there are any."""
+        import torch
+
+        if self.is_software:
+            import softmetal
+
+            softmetal.counters.reset_peaks()
+        elif hasattr(torch.accelerator, "reset_peak_memory_stats"):
+            torch.accelerator.reset_peak_memory_stats()
+
+    def peaks(self, timeline):
+        """(peaks, how): the four peaks since `reset_peaks`, and for each whether it was "counted" or "sampled".
+
+        Counted by the allocator where it counts, else the largest reading of the timeline. torch.mps counts no peak;
+        torch.accelerator counts two of the four from torch 2.13 on.
+        """
+        import torch
+
+        found, counted = timeline.peaks(), {}
+        if self.is_software:
+            import softmetal
+
+            counted = softmetal.counters.memory_peaks()
+        elif hasattr(torch.accelerator, "max_memory_reserved"):
+            counted = {"current": torch.accelerator.max_memory_allocated(),
+                       "reserved": torch.accelerator.max_memory_reserved()}
+        return {**found, **counted}, {name: "counted" if name in counted else "sampled" for name in found}
+
     def as_dict(self):
         return asdict(self)
 

@@ -1,6 +1,7 @@
 """Which constant pads a decode makes, and which of them stock MPS gets wrong (pytorch #194922)."""
 import math
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 THRESHOLD = 65536
@@ -35,9 +36,12 @@ class PadCounter(TorchDispatchMode):
         self.on_call = on_call
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        import torch
-
-        out = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func is torch.ops.aten.pad.default:
+            # Under inference_mode a composite op arrives whole; elsewhere it is taken apart before it gets here.
+            with self:
+                return func.decompose(*args, **kwargs)
+        out = func(*args, **kwargs)
         if func is torch.ops.aten.constant_pad_nd.default:
             self._count(tuple(args[0].shape), tuple(args[1]), tuple(out.shape))
         return out

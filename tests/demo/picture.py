@@ -9,6 +9,7 @@ WIDTH = 2 * MARGIN + 3 * FRAME + 2 * GAP
 CHART_HEIGHT = 190
 
 PAPER, INK, FAINT, GRID = "#ffffff", "#1d1d1f", "#6e6e73", "#e5e5ea"
+OUTSIDE = "#f6d5d3"
 BAD, GOOD = "#c9302c", "#1a7f37"
 SERIES = (("driver", "#c9302c"), ("reserved", "#0a66c2"), ("current", "#1a7f37"))
 
@@ -21,9 +22,10 @@ def draw(results, pictures):
     page.text((MARGIN, 24), "Metal Kernels: a video VAE decode, stock and repaired", 24, INK)
     page.text((MARGIN, 58), f"{cpu['workload']['model']}; {cpu['pads']['calls']} pads, "
               f"{cpu['pads']['faulty_by_rule']} of them faulty on stock", 14, FAINT)
-    page.text((MARGIN, 78), f"Device: {device['kind']} ({device['name']}). Stock: {device['stock']}.", 14, FAINT)
+    page.text((MARGIN, 78), f"device: {device['kind']} ({device['name']})", 14, FAINT)
+    page.text((MARGIN, 98), f"stock: {device['stock']}", 14, FAINT)
 
-    top = 112
+    top = 136
     frames = (0, pictures["cpu"].shape[2] - 1)
     captions = (("CPU, float32", "the reference", FAINT),
                 ("stock MPS", f"PSNR {stock['psnr_db']:.2f} dB", BAD),
@@ -53,7 +55,7 @@ def draw(results, pictures):
 
 def _chart(page, box, rows, ceiling):
     left, top, right, bottom = box
-    left += 56
+    left += 64
     start, end = rows[0][0], max(rows[-1][0], rows[0][0] + 1e-6)
 
     def at(seconds, value):
@@ -64,33 +66,35 @@ def _chart(page, box, rows, ceiling):
     while value <= ceiling:
         y = at(start, value)[1]
         page.line([(left, y), (right, y)], GRID, 1)
-        page.text((left - 8, y), f"{value / MIB:g}", 12, FAINT, anchor="rm")
+        page.text((left - 8, y), f"{value / MIB:g} MiB", 12, FAINT, anchor="rm")
         value += step
-    page.text((left - 8, top - 12), "MiB", 12, FAINT, anchor="rm")
     for seconds, anchor in ((start, "la"), (end, "ra")):
         page.text((at(seconds, 0)[0], bottom + 6), f"{seconds:.1f} s", 12, FAINT, anchor=anchor)
-    for column, (_, colour) in zip((3, 2, 1), SERIES, strict=True):
-        points = []
-        for row in rows:
-            if row[column] is None:
-                continue
-            point = at(row[0], row[column])
-            if points:
-                points.append((point[0], points[-1][1]))  # a step: memory does not change between two readings
-            points.append(point)
-        if len(points) > 1:
-            page.line(points, colour, 2)
+    curves = {name: _steps([at(row[0], row[column]) for row in rows if row[column] is not None])
+              for column, name in ((1, "current"), (2, "reserved"), (3, "driver"))}
+    if len(curves["reserved"]) == len(curves["driver"]):
+        page.fill(curves["driver"] + curves["reserved"][::-1], OUTSIDE)
+    for name, colour in SERIES:
+        if len(curves[name]) > 1:
+            page.line(curves[name], colour, 2)
+
+
+def _steps(points):
+    """A staircase through `points`: memory does not change between two readings."""
+    corners = [(b[0], a[1]) for a, b in zip(points, points[1:], strict=False)]
+    return points[:1] + [p for pair in zip(corners, points[1:], strict=True) for p in pair]
 
 
 def _legend(page, top):
     left = MARGIN
-    for name, text in (("driver", "driver: all of the process's Metal memory"),
-                       ("reserved", "reserved: the allocator's pool"), ("current", "current: live tensors")):
-        colour = dict(SERIES)[name]
-        page.line([(left, top + 8), (left + 22, top + 8)], colour, 3)
-        left += 30
-        page.text((left, top), text, 14, INK)
-        left += page.width_of(text, 14) + 28
+    for name, text in (("driver", "driver: all Metal memory"), ("reserved", "reserved: the pool"),
+                       ("current", "current: live tensors"), ("outside", "outside: kept by MPSGraph")):
+        if name == "outside":
+            page.fill([(left, top + 2), (left + 22, top + 2), (left + 22, top + 15), (left, top + 15)], OUTSIDE)
+        else:
+            page.line([(left, top + 8), (left + 22, top + 8)], dict(SERIES)[name], 3)
+        page.text((left + 30, top), text, 14, INK)
+        left += 30 + page.width_of(text, 14) + 26
 
 
 def _nice(value):
@@ -135,6 +139,9 @@ class _Page:
 
     def line(self, points, colour, width):
         self._draw.line([(x * SCALE, y * SCALE) for x, y in points], colour, width * SCALE, joint="curve")
+
+    def fill(self, points, colour):
+        self._draw.polygon([(x * SCALE, y * SCALE) for x, y in points], colour)
 
     def image(self, at, image):
         big = image.resize((FRAME * SCALE, FRAME * SCALE), Image.Resampling.NEAREST)
