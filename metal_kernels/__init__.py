@@ -1,0 +1,90 @@
+"""Hand-written Metal kernels for PyTorch's MPS backend, installed into torch's dispatcher or used as plain functions.
+
+    import metal_kernels
+    metal_kernels.install()
+    with metal_kernels.using(pad="off"):
+        ...
+    print(metal_kernels.status()["text"])
+
+Knows torch, not ComfyUI. Importing it changes nothing and compiles nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+
+from .installation import Installation
+from .kernel import Kernel
+
+KERNELS: list[Kernel] = []
+
+_installation = Installation(KERNELS)
+
+
+def install() -> None:
+    """Patch what this torch needs (see `status()`), reading METAL_KERNELS first. Idempotent. Does nothing without
+    MPS.
+    """
+    _installation.install()
+
+
+def uninstall() -> None:
+    """Leave torch exactly as it was before `install()`."""
+    _installation.uninstall()
+
+
+def using(**modes: str) -> AbstractContextManager[None]:
+    """Context manager: kernels' modes in this thread and context only, e.g. `using(pad="off")`. Nests.
+
+    Modes are "auto", "on" and "off". Raises ValueError for an unknown kernel or mode, RuntimeError for "on" of a kernel
+    that is not registered.
+    """
+    return _installation.switches.using(modes)
+
+
+def set_mode(everything: str | None = None, /, **modes: str) -> None:
+    """Set kernels' process-wide modes: `set_mode("off")` for all, `set_mode(pad="on")` for some. Not while a graph
+    runs.
+
+    Raises ValueError for an unknown kernel or mode.
+    """
+    _installation.set_mode(everything, **modes)
+
+
+def set_workflow(modes: Mapping[str, str] | None = None) -> None:
+    """Set the workflow layer: process-wide, between `using()` and `set_mode()`; None clears it. A kernel whose ops
+    are not registered stays off: hold it with `registered()` first."""
+    _installation.set_workflow(modes)
+
+
+def registered(*names: str) -> AbstractContextManager[None]:
+    """Context manager: keep these kernels' ops registered meanwhile, so that the layers can switch them on."""
+    return _installation.registered(*names)
+
+
+def status() -> dict[str, object]:
+    """Environment, kernels (state, reason, mode, counters) and notes; JSON-serialisable. `text` is the same for
+    people.
+    """
+    from .report import status as report
+
+    return report(_installation)
+
+
+def reset_counters() -> None:
+    """Set all counters to zero."""
+    _installation.reset_counters()
+
+
+__all__ = [
+    "KERNELS",
+    "install",
+    "registered",
+    "reset_counters",
+    "set_mode",
+    "set_workflow",
+    "status",
+    "uninstall",
+    "using",
+]

@@ -3,6 +3,7 @@
 A family folder (`pad/`, `softmax/`, ...) exports one `KERNEL`. These records hold no state and call nothing: the
 switches, the patcher and the self-check read them.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -39,7 +40,8 @@ class Patch:
     run       the same arguments; returns what the op returns.
     guard     optional: a test cheaper than `supports`, before anything else is looked at. For the hottest ops
               (copy_), which must leave in two comparisons. A call that it refuses is not counted.
-    dtype     optional: which dtype the arguments stand for in self-checks and counters; the first argument's unless given.
+    dtype     optional: which dtype the arguments stand for in self-checks and counters; the first argument's unless
+              given.
     """
 
     op: str
@@ -57,13 +59,13 @@ class Kernel:
     title      the name shown to people.
     patches    the ops it can take over.
     need       environment -> Need: must `auto` patch here?
-    selfcheck  dtype -> None: computes something small on the device and on the CPU, and raises SelfCheckFailure when they
-               differ. It calls the family's own functions (never through the patched op), and draws random numbers only
-               from a generator of its own (`selfcheck.generator()`).
+    selfcheck  dtype -> None: computes something small on the device and on the CPU, and raises SelfCheckFailure when
+               they differ. It calls the family's own functions (never through the patched op), and draws random
+               numbers only from a generator of its own (`selfcheck.generator()`).
     repairs    one sentence: what stock does wrong or slowly, and what this kernel does about it.
     dtypes     the dtypes that `selfcheck` knows, for `python -m metal_kernels selftest`.
-    bench      optional: the cases that `python -m metal_kernels bench` times; yields (label, dtype, call), where `call()`
-               runs the op once.
+    bench      optional: the cases that `python -m metal_kernels bench` times; yields (label, dtype, call), where
+               `call()` runs the op once.
     doc        where to read more: a path in the repository or an upstream issue.
     """
 

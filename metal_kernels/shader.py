@@ -1,8 +1,9 @@
 """A `.metal` file as a library of typed kernels: compiled once, when first used, under a lock.
 
-The only file that speaks to `torch.mps.compile_shader`. What it accepts and does is torch's contract (2.9 to 2.15); what
-that contract leaves unchecked, and a GPU would answer with garbage, is checked here first.
+The only file that speaks to `torch.mps.compile_shader`. What it accepts and does is torch's contract (2.9 to 2.15);
+what that contract leaves unchecked, and a GPU would answer with garbage, is checked here first.
 """
+
 from __future__ import annotations
 
 import threading
@@ -23,10 +24,11 @@ class ShaderError(RuntimeError):
 
 
 def grid(count: int, width: int = 2**30) -> tuple[int, ...]:
-    """The grid for `count` threads: (count,) while a uint can number them, else two dimensions of `width` by enough rows.
+    """The grid for `count` threads: (count,) while a uint can number them, else two dimensions of `width` by enough
+    rows.
 
-    A kernel that may meet the second form reads a uint2 position, computes `ulong i = ulong(p.y) * width + p.x` and leaves
-    at once when `i >= count`.
+    A kernel that may meet the second form reads a uint2 position, computes `ulong i = ulong(p.y) * width + p.x` and
+    leaves at once when `i >= count`.
     """
     return (count,) if count <= MAX_THREADS else (width, -(-count // width))
 
@@ -34,8 +36,8 @@ def grid(count: int, width: int = 2**30) -> tuple[int, ...]:
 class ShaderLibrary:
     """One `.metal` file.
 
-    path: the file, best given as `Path(__file__).with_name("pad.metal")`. It is read and compiled at the first `launch` or
-    `compile`; importing costs nothing. Safe to use from several threads.
+    path: the file, best given as `Path(__file__).with_name("pad.metal")`. It is read and compiled at the first
+    `launch` or `compile`; importing costs nothing. Safe to use from several threads.
     """
 
     def __init__(self, path: str | Path):
@@ -47,7 +49,9 @@ class ShaderLibrary:
         self._missing: dict[str, str] = {}
 
     def compile(self) -> None:
-        """Compile now. Raises ShaderError with the compiler's text; the same error again, at once, on every later call."""
+        """Compile now. Raises ShaderError with the compiler's text; the same error again, at once, on every later
+        call.
+        """
         with self._lock:
             if self._failure is not None:
                 raise ShaderError(self._failure)
@@ -69,14 +73,16 @@ class ShaderLibrary:
     ) -> None:
         """Encode one launch of the kernel `name` on the current stream; returns before it has run.
 
-        args       bound to [[buffer(0)]], [[buffer(1)]], ... in order. Tensors (on mps, not empty) bind their storage at their
-                   offset, with no sizes or strides; int and bool arrive as int64, float as float32, lists as arrays of these.
+        args       bound to [[buffer(0)]], [[buffer(1)]], ... in order. Tensors (on mps, not empty) bind their
+                   storage at their offset, with no sizes or strides; int and bool arrive as int64, float as float32,
+                   lists as arrays of these.
         threads    total threads, not groups: an int or up to three. With a zero among them nothing is launched.
         group_size threads of a threadgroup, of the same rank as `threads`; at most 1024 in all.
         arg_casts  "int32", "fp16", ... for all scalars, or {position: cast}.
 
-        Raises ShaderError (does not compile, no such kernel), ValueError and TypeError for arguments that must not reach a
-        GPU: a tensor elsewhere or of no bytes, a list that is empty or over 4096 bytes, over 2**32 - 1 threads in one dimension.
+        Raises ShaderError (does not compile, no such kernel), ValueError and TypeError for arguments that must not
+        reach a GPU: a tensor elsewhere or of no bytes, a list that is empty or over 4096 bytes, over 2**32 - 1
+        threads in one dimension.
         """
         threads = (threads,) if isinstance(threads, int) else tuple(threads)
         if 0 in threads:
@@ -115,7 +121,9 @@ class ShaderLibrary:
             raise ValueError(f"{name}: a grid has one to three dimensions, not {len(threads)}")
         for extent in threads:
             if not 0 < extent <= MAX_THREADS:
-                raise ValueError(f"{name}: {extent} threads in one dimension; 1 to {MAX_THREADS} can be numbered (see grid())")
+                raise ValueError(
+                    f"{name}: {extent} threads in one dimension; 1 to {MAX_THREADS} can be numbered (see grid())"
+                )
         if group_size is None:
             return
         group = (group_size,) if isinstance(group_size, int) else tuple(group_size)
@@ -140,7 +148,9 @@ def _check_argument(name: str, position: int, value: object) -> None:
         if not -(2**63) <= value < 2**63:
             raise ValueError(f"{name}: argument {position} is {value}, which int64 does not hold")
     elif not isinstance(value, float):
-        raise TypeError(f"{name}: argument {position} is a {type(value).__name__}; tensors, numbers and lists of them can be bound")
+        raise TypeError(
+            f"{name}: argument {position} is a {type(value).__name__}; tensors, numbers and lists of them can be bound"
+        )
 
 
 def _check_list(name: str, position: int, values: Sequence) -> None:

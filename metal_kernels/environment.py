@@ -1,0 +1,182 @@
+"""This machine: torch, macOS, chip; what stops the kernels here, and what this torch already does well by itself.
+
+The only file that knows torch versions. `TABLE` says, by torch release, what stock MPS does with the ops that the
+kernel families repair (sources: PyTorch's pull requests and wheels). Where the table cannot tell, a family probes.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+from dataclasses import dataclass, replace
+
+import torch
+
+FLOOR_TORCH = (2, 9)
+FLOOR_MACOS = (15, 0)
+
+
+@dataclass(frozen=True)
+class Stock:
+    """What stock MPS does. good: True needs no kernel, False needs one, None must be probed."""
+
+    good: bool | None
+    text: str
+
+
+VERSIONS = ((2, 9), (2, 10), (2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
+
+
+def _row(*cells: tuple[int, Stock]) -> tuple[Stock, ...]:
+    """A row of TABLE from runs: (number of releases, what they do)."""
+    return tuple(stock for count, stock in cells for _ in range(count))
+
+
+TABLE: dict[str, tuple[Stock, ...]] = {
+    "pad": _row(
+        (5, Stock(False, "MPSGraph pads wrongly from rank 5 on and keeps driver memory for each shape")),
+        (1, Stock(None, "MPSGraph pads, with or without its faults: to be probed")),
+        (1, Stock(True, "this torch pads with a Metal kernel of its own")),
+    ),
+    "softmax": _row(
+        (6, Stock(False, "softmax runs through MPSGraph")),
+        (1, Stock(True, "this torch has Metal kernels for the forward softmax")),
+    ),
+    "softmax_backward": _row((7, Stock(False, "the backward of softmax runs through MPSGraph"))),
+    "linear_one_row": _row(
+        (4, Stock(False, "F.linear with one row runs through MPSGraph")),
+        (1, Stock(False, "F.linear with one row runs through MPSGraph")),
+        (1, Stock(False, "F.linear with one row does not reach the GEMV kernel that mm has")),
+        (1, Stock(True, "this torch has a GEMV kernel for F.linear with one row")),
+    ),
+    "linear_few_rows": _row(
+        (5, Stock(False, "F.linear with 2 to 16 rows is slow, up to 8.5 times slower as [B, 1, K]")),
+        (1, Stock(False, "F.linear with 2 to 16 rows is slow; more than two dimensions no longer make it slower")),
+        (1, Stock(False, "F.linear with 2 to 16 rows is still slow")),
+    ),
+    "grouped_mm": _row(
+        (6, Stock(False, "_grouped_mm loops over the groups and waits for the device to read offs")),
+        (1, Stock(True, "this torch has Metal kernels for _grouped_mm")),
+    ),
+    "float8_e4m3fn": _row(
+        (1, Stock(False, "float8_e4m3fn has storage but no cast (TypeError) and no strided copy")),
+        (5, Stock(False, "float8_e4m3fn has storage but no cast (Undefined type) and no strided copy")),
+        (1, Stock(True, "this torch has float8_e4m3fn on MPS")),
+    ),
+    "float8_e5m2": _row((7, Stock(False, "float8_e5m2 has storage but no cast and no strided copy"))),
+    "scaled_mm": _row((7, Stock(False, "torch._scaled_mm is missing on MPS"))),
+    "scaled_mm_v2": _row(
+        (1, Stock(False, "this torch has no F.scaled_mm")),
+        (5, Stock(False, "F.scaled_mm is missing on MPS")),
+        (1, Stock(False, "F.scaled_mm runs at 0.12 of bfloat16's speed")),
+    ),
+    "peak_statistics": _row(
+        (4, Stock(False, "torch.accelerator has no memory statistics for MPS")),
+        (3, Stock(True, "torch.accelerator reports MPS memory and its peaks")),
+    ),
+}
+
+
+def parse_version(text: str) -> tuple[int, int]:
+    """(major, minor) of a version text such as "2.13.0+cpu", "2.16.0a0+git123" or "15.5"; (0, 0) if it has none."""
+    match = re.match(r"(\d+)(?:\.(\d+))?", text)
+    return (int(match[1]), int(match[2] or 0)) if match else (0, 0)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What was found on this machine.
+
+    torch, macos, chip   as texts; macos and chip are "" elsewhere.
+    device               who computes: "Apple GPU", "software Metal", or "" when there is no MPS.
+    obstacle             why nothing can be patched here, in one sentence; None when kernels can run.
+    """
+
+    torch: str
+    version: tuple[int, int]
+    system: str
+    machine: str
+    macos: str
+    chip: str
+    device: str
+    obstacle: str | None
+
+    @property
+    def untested(self) -> str | None:
+        """ "untested with torch 2.16" when this torch is newer than the table, else None."""
+        return f"untested with torch {self.version[0]}.{self.version[1]}" if self.version > VERSIONS[-1] else None
+
+    def stock(self, feature: str) -> Stock:
+        """What this torch does by itself with `feature` (a key of TABLE); a newer torch is taken to do what the
+        newest row does.
+
+        Raises KeyError for a feature that the table does not have.
+        """
+        known = [index for index, version in enumerate(VERSIONS) if version <= self.version]
+        return TABLE[feature][known[-1] if known else 0]
+
+    def as_dict(self) -> dict[str, object]:
+        """For status reports: JSON-serialisable."""
+        return {
+            "torch": self.torch, "system": self.system, "machine": self.machine, "macos": self.macos or None,
+            "chip": self.chip or None, "device": self.device or None, "obstacle": self.obstacle, "untested":
+            self.untested,
+        }  # fmt: skip
+
+
+def detect() -> Environment:
+    """Look at this machine. Starts no GPU work and makes no tensor."""
+    version = str(torch.__version__)
+    available = torch.backends.mps.is_available()
+    macos = platform.mac_ver()[0]
+    found = Environment(
+        torch=version, version=parse_version(version),
+        system=platform.system(), machine=platform.machine(), macos=macos,
+        chip=_chip() if available else "", device=_device() if available else "", obstacle=None,
+    )  # fmt: skip
+    return replace(found, obstacle=_obstacle(found, available))
+
+
+def _obstacle(found: Environment, available: bool) -> str | None:
+    """The first thing that keeps the kernels from running here, as a sentence for the person at the graph."""
+    if found.version < FLOOR_TORCH:
+        floor = ".".join(map(str, FLOOR_TORCH))
+        return f"torch {found.torch} is older than {floor}, the oldest that these kernels support."
+    if not available and not found.macos:
+        accelerator = _other_accelerator()
+        if accelerator:
+            return f"This machine computes on {accelerator}; these kernels are for Apple's MPS device only."
+        here = found.system or "not a Mac"
+        return f"This is {here}; these kernels are for Apple's MPS device, which needs macOS on Apple silicon."
+    if found.machine == "x86_64" and sys.platform == "darwin":
+        return "This Python is built for Intel Macs; these kernels need Apple silicon and a Python built for arm64."
+    if parse_version(found.macos) < FLOOR_MACOS:
+        return f"macOS {found.macos} is older than {FLOOR_MACOS[0]}, the oldest that these kernels support."
+    if not available:
+        if not torch.backends.mps.is_built():
+            return "This torch is built without MPS; install the arm64 macOS build of torch."
+        return "This torch finds no MPS device (torch.backends.mps.is_available() is False)."
+    return None
+
+
+def _other_accelerator() -> str:
+    """The accelerator that this torch is built for, without starting its driver; "" for none."""
+    if torch.version.cuda:
+        return f"CUDA {torch.version.cuda}"
+    if torch.version.hip:
+        return f"ROCm {torch.version.hip}"
+    return "Intel XPU" if getattr(torch.version, "xpu", None) else ""
+
+
+def _device() -> str:
+    # MPS outside macOS can only be the software device of the tests. Its figures must never pass for a GPU's.
+    return "Apple GPU" if sys.platform == "darwin" else "software Metal"
+
+
+def _chip() -> str:
+    """The chip's name as Metal gives it, "Apple M2 Max"; "" where torch cannot say."""
+    try:
+        return torch.backends.mps.get_name()
+    except (AttributeError, RuntimeError):  # older torch
+        return ""

@@ -1,0 +1,180 @@
+"""The kernels in this process: which ops are registered with torch, who asked for it, and what people are told.
+
+Ties the environment, the switches and the patcher together. `metal_kernels/__init__.py` holds the one Installation
+that a user meets; tests make others, with kernels of their own or on another dispatch key.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from .environment import Environment, detect
+from .kernel import Kernel, Patch
+from .patcher import AlreadyPatched, NoSuchOp, Patcher
+from .switches import AUTO, ON, Switch, Switches, parse_modes
+
+log = logging.getLogger("metal_kernels")
+VARIABLE = "METAL_KERNELS"
+
+
+class Installation:
+    """kernels: the families, in the order in which they are asked. environment: detected when installing, unless
+    given.
+    """
+
+    def __init__(self, kernels: Iterable[Kernel], dispatch_key: str = "MPS", environment: Environment | None = None):
+        self.kernels = tuple(kernels)
+        self.switches = Switches(self.kernels)
+        self.patcher = Patcher(dispatch_key)
+        self.installed = False
+        self._given = environment
+        self._environment = environment
+        self._held: Counter[str] = Counter()
+        self._lock = threading.RLock()
+
+    @property
+    def environment(self) -> Environment:
+        if self._environment is None:
+            self._environment = detect()
+        return self._environment
+
+    def install(self) -> None:
+        """Register every op that a kernel wants here, and say so in one line of the log. Idempotent; never compiles
+        anything.
+
+        Reads METAL_KERNELS first. Where nothing can run, nothing is registered and `status()` says why.
+        """
+        with self._lock:
+            if self.installed:
+                return
+            self._environment = self._given or detect()
+            self._read_variable()
+            other = self._other_copy()
+            for switch in self.switches:
+                switch.unavailable = self.environment.obstacle or other
+                if self.environment.obstacle is None:
+                    switch.need = switch.kernel.need(self.environment)
+            self.installed = True
+            self._apply()
+            log.info("Metal Kernels: %s", self.headline())
+
+    def uninstall(self) -> None:
+        """Give every op back to torch. Modes, counters and failures are kept."""
+        with self._lock:
+            self.patcher.uninstall()
+            self.installed = False
+            for switch in self.switches:
+                switch.registered = False
+                switch.refresh()
+
+    def set_mode(self, everything: str | None = None, /, **modes: str) -> None:
+        """Set the process mode of all kernels, or of those named, and register or unregister their ops to match."""
+        with self._lock:
+            if everything is not None:
+                modes = {**dict.fromkeys(self.switches.by_name, everything), **modes}
+            self.switches.set_process(modes)
+            self._apply()
+
+    def set_workflow(self, modes: Mapping[str, str] | None = None) -> None:
+        """Set the workflow layer, for the whole process; None clears it. Registers nothing: see `registered`."""
+        self.switches.set_workflow(modes or {})
+
+    @contextmanager
+    def registered(self, *names: str) -> Iterator[None]:
+        """Keep these kernels' ops registered meanwhile, so that a layer above can switch them on. For one prompt;
+        nests.
+        """
+        for name in names:
+            self.switches[name]
+        with self._lock:
+            self._held.update(names)
+            self._apply()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held.subtract(names)
+                self._apply()
+
+    def reset_counters(self) -> None:
+        for counters in self.patcher.counters.values():
+            counters.reset()
+
+    def headline(self) -> str:
+        """One line: what is patched, and how to switch it off."""
+        if self.environment.obstacle:
+            return f"nothing is patched. {self.environment.obstacle}"
+        patched = [switch.kernel.name for switch in self.switches if switch.active]
+        if not patched:
+            return "nothing is patched: " + "; ".join(f"{s.kernel.name} {': '.join(s.state)}" for s in self.switches)
+        untested = f" ({self.environment.untested})" if self.environment.untested else ""
+        return f"patched {', '.join(patched)}{untested}. To switch off: {VARIABLE}=off, or {VARIABLE}={patched[0]}=off."
+
+    def _read_variable(self) -> None:
+        modes, complaints = parse_modes(os.environ.get(VARIABLE, ""), self.switches.by_name)
+        self.switches.set_process(modes)
+        if complaints:
+            log.warning("Metal Kernels: %s is not understood and left out: %s.", VARIABLE, "; ".join(complaints))
+
+    def _wanted(self, switch: Switch) -> bool:
+        """Whether the kernel's ops are to be registered now."""
+        if not self.installed or switch.failure is not None:
+            return False
+        return switch.mode == ON or (switch.mode == AUTO and switch.need.patch) or self._held[switch.kernel.name] > 0
+
+    def _apply(self) -> None:
+        """Make the registrations match what is wanted. Another pack's registration makes a kernel unavailable as a
+        whole.
+        """
+        if not self.installed or self.environment.obstacle or self._other_copy():
+            return
+        for switch in self.switches:
+            switch.unavailable = None
+        while not self._register_wanted():
+            pass
+        for switch in self.switches:
+            switch.registered = self._wanted(switch) and switch.unavailable is None
+            switch.refresh()
+
+    def _register_wanted(self) -> bool:
+        """One round; False when a kernel turned out to be unavailable, so that the others are to be sorted again."""
+        wanted: dict[str, list[tuple[Patch, Switch]]] = {}
+        for switch in self.switches:
+            if switch.unavailable is None and self._wanted(switch):
+                for patch in switch.kernel.patches:
+                    wanted.setdefault(patch.op, []).append((patch, switch))
+        for op in [op for op in self.patcher.overrides if op not in wanted]:
+            self.patcher.unregister(op)
+        missing: Counter[str] = Counter()
+        for op, candidates in wanted.items():
+            try:
+                self.patcher.register(op, candidates)
+            except AlreadyPatched as error:
+                for _, switch in candidates:
+                    switch.unavailable = str(error)
+                return False
+            except NoSuchOp:  # a newer torch's op: the kernel's others still count
+                missing.update({switch.kernel.name for _, switch in candidates})
+        for name, count in missing.items():
+            if count == len(self.switches[name].kernel.ops):
+                self.switches[name].unavailable = f"this torch has none of {', '.join(self.switches[name].kernel.ops)}"
+        return True
+
+    def _other_copy(self) -> str | None:
+        """This library may be loaded twice, as `metal_kernels` and inside the ComfyUI pack; only one copy may patch."""
+        for name, module in list(sys.modules.items()):
+            other = getattr(module, "_installation", None) if name.split(".")[-1] == "metal_kernels" else None
+            if (
+                other is not None
+                and other is not self
+                and getattr(other, "installed", False)
+                and other.patcher.overrides
+            ):
+                return f"already patched by another copy of this library, loaded as {name}"
+        return None

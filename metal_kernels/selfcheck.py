@@ -1,0 +1,106 @@
+"""The first use of a (kernel, dtype): a small result against the CPU's, before any of a user's tensors are trusted
+to it.
+
+A self-check must not change a user's picture. It runs with every dispatch and function mode, autocast, gradient
+recording and default device out of the way, takes random numbers only from a generator of its own, and nothing of it
+is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .kernel import SelfCheckFailure
+from .switches import QUIET, Switch, here
+
+
+def running() -> bool:
+    """Whether this thread is inside a self-check: meters leave out what it allocates."""
+    return here.get() is QUIET
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    """A CPU generator for a self-check's data. Never the global one: ComfyUI draws a picture's noise from that."""
+    return torch.Generator(device="cpu").manual_seed(seed)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Plain eager torch: no function or dispatch modes, no autocast, no gradients, no inference mode; overrides pass
+    to stock.
+    """
+    token = here.set(QUIET)
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(torch._C.DisableTorchFunction())  # function modes, and with them set_default_device
+            stack.enter_context(_disable_current_modes())
+            stack.enter_context(torch._C._DisableAutocast())
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.no_grad())
+            yield
+    finally:
+        here.reset(token)
+
+
+def run(switch: Switch, dtype: torch.dtype) -> None:
+    """Check now. Raises SelfCheckFailure or whatever the kernel raised (ShaderError when it does not compile)."""
+    with quiet():
+        switch.kernel.selfcheck(dtype)
+
+
+def first_use(switch: Switch, dtype: torch.dtype) -> bool:
+    """Whether the kernel may run for this dtype; the first time it asks the self-check, and latches a failure.
+
+    Threads that arrive meanwhile wait for the one answer.
+    """
+    with switch.lock:
+        if dtype in switch.checked:
+            return True
+        if switch.failure is not None:
+            return False
+        try:
+            run(switch, dtype)
+        except SelfCheckFailure as failure:
+            switch.fail(f"Its result for {name_of(dtype)} differs from the CPU's: {failure}")
+            return False
+        except Exception as error:
+            switch.fail(f"Its self-check for {name_of(dtype)} raised {type(error).__name__}: {error}")
+            return False
+        switch.checked.add(dtype)
+        return True
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """ "float32" for torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def expect_identical(actual: torch.Tensor, expected: torch.Tensor, what: str) -> None:
+    """Bit for bit, NaN included, with the same shape, dtype and strides. Raises SelfCheckFailure naming `what`."""
+    actual = actual.detach().to("cpu")
+    _expect_same_form(actual, expected, what)
+    wrong = actual.contiguous().flatten().view(torch.uint8) != expected.contiguous().flatten().view(torch.uint8)
+    if wrong.any():
+        raise SelfCheckFailure(f"{what}: {int(wrong.sum())} of {wrong.numel()} bytes differ")
+
+
+def expect_close(actual: torch.Tensor, expected: torch.Tensor, what: str, *, rtol: float, atol: float) -> None:
+    """Within |actual - expected| <= atol + rtol * |expected|, NaN equal to NaN. Raises SelfCheckFailure naming
+    `what`.
+    """
+    actual = actual.detach().to("cpu")
+    _expect_same_form(actual, expected.to(actual.dtype), what)
+    actual, expected = actual.double(), expected.double()
+    if not torch.allclose(actual, expected, rtol=rtol, atol=atol, equal_nan=True):
+        raise SelfCheckFailure(f"{what}: largest difference {(actual - expected).abs().max().item():.3g}")
+
+
+def _expect_same_form(actual: torch.Tensor, expected: torch.Tensor, what: str) -> None:
+    for aspect in ("shape", "dtype"):
+        got, want = getattr(actual, aspect), getattr(expected, aspect)
+        if got != want:
+            raise SelfCheckFailure(f"{what}: {aspect} is {got}, the CPU's is {want}")

@@ -1,0 +1,225 @@
+"""Which kernels run: three layers of modes, the states people see, and the counters.
+
+Layers, nearest wins: `using()` (this thread and context only), the workflow layer (the whole process, set round each
+node of a graph), the process mode. Each names some kernels and says `auto`, `on` or `off` of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+
+from .kernel import Kernel, Need
+
+log = logging.getLogger("metal_kernels")
+
+AUTO, ON, OFF = "auto", "on", "off"
+MODES = (AUTO, ON, OFF)
+SHAPES_KEPT = 64
+
+
+class _Quiet(dict):
+    """A layer under which every override goes straight to stock and counts nothing: inside self-checks."""
+
+
+QUIET = _Quiet()
+here: ContextVar[Mapping[str, str] | None] = ContextVar("metal_kernels", default=None)
+
+
+class Switch:
+    """One kernel's state at run time. `active` is what the hot path reads; everything else exists to keep it right."""
+
+    def __init__(self, kernel: Kernel):
+        self.kernel = kernel
+        self.mode = AUTO
+        self.workflow: str | None = None
+        self.need = Need(False, "not installed")
+        self.registered = False
+        self.unavailable: str | None = None
+        self.failure: str | None = None
+        self.checked: set[torch.dtype] = set()
+        self.lock = threading.RLock()
+        self.active = False
+
+    def refresh(self) -> None:
+        """Recompute `active` after any other field has changed."""
+        self.active = self.runs_in(self.workflow or self.mode)
+
+    def runs_in(self, mode: str) -> bool:
+        """Whether the kernel takes calls in this mode."""
+        if not self.registered or self.failure is not None:
+            return False
+        return mode == ON or (mode == AUTO and self.need.patch)
+
+    def runs_under(self, modes: Mapping[str, str]) -> bool:
+        """Whether the kernel takes calls under these context-local modes."""
+        mode = modes.get(self.kernel.name)
+        return self.active if mode is None else self.runs_in(mode)
+
+    def fail(self, why: str) -> None:
+        """Latch the kernel as failed: stock from now on, in every mode. Warns the first time."""
+        with self.lock:
+            if self.failure is not None:
+                return
+            self.failure = why
+            self.refresh()
+        log.warning(
+            "Metal Kernels: %s failed and is switched off; torch's own kernel is used instead. %s",
+            self.kernel.name,
+            why,
+        )
+
+    @property
+    def effective(self) -> str:
+        """The mode in force in this context."""
+        modes = here.get()
+        return (modes or {}).get(self.kernel.name) or self.workflow or self.mode
+
+    @property
+    def state(self) -> tuple[str, str]:
+        """(state, reason): one of stock, patched, off, failed, unavailable, and why in words."""
+        if self.failure is not None:
+            return "failed", self.failure
+        if self.unavailable is not None:
+            return "unavailable", self.unavailable
+        if self.effective == OFF:
+            return "off", "switched off"
+        if self.registered and self.runs_in(self.effective):
+            return "patched", self.need.reason if self.need.patch else "switched on"
+        return "stock", self.need.reason
+
+
+class Counters:
+    """What one op's override saw. Bounded: at most SHAPES_KEPT distinct shapes are kept. Exact under threads."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self.reset()
+
+    def reset(self) -> None:
+        with self._lock:
+            self._taken: dict[torch.dtype, int] = {}
+            self._passed: dict[torch.dtype | None, int] = {}
+            self._by_kernel: dict[str, int] = {}
+            self._shapes: set[tuple[int, ...]] = set()
+            self._shapes_full = False
+
+    def take(self, kernel: str, dtype: torch.dtype, shape: tuple[int, ...] | None) -> None:
+        """A call that `kernel` ran."""
+        with self._lock:
+            self._taken[dtype] = self._taken.get(dtype, 0) + 1
+            self._by_kernel[kernel] = self._by_kernel.get(kernel, 0) + 1
+            self._see(shape)
+
+    def leave(self, dtype: torch.dtype | None, shape: tuple[int, ...] | None) -> None:
+        """A call that went to stock."""
+        with self._lock:
+            self._passed[dtype] = self._passed.get(dtype, 0) + 1
+            self._see(shape)
+
+    def _see(self, shape: tuple[int, ...] | None) -> None:
+        if shape is None or shape in self._shapes:
+            return
+        if len(self._shapes) < SHAPES_KEPT:
+            self._shapes.add(shape)
+        else:
+            self._shapes_full = True
+
+    def as_dict(self) -> dict[str, object]:
+        """JSON-serialisable: taken and passed in all and by dtype, distinct shapes (`shapes_full`: there were more)."""
+        with self._lock:
+            return {
+                "taken": sum(self._taken.values()),
+                "passed": sum(self._passed.values()),
+                "taken_by_dtype": _named(self._taken),
+                "passed_by_dtype": _named(self._passed),
+                "taken_by_kernel": dict(self._by_kernel),
+                "distinct_shapes": len(self._shapes),
+                "shapes": sorted(list(shape) for shape in self._shapes),
+                "shapes_full": self._shapes_full,
+            }
+
+
+def _named(counts: Mapping[torch.dtype | None, int]) -> dict[str, int]:
+    return {"other" if dtype is None else str(dtype).removeprefix("torch."): count for dtype, count in counts.items()}
+
+
+class Switches:
+    """All kernels' switches, by name, and the three layers."""
+
+    def __init__(self, kernels: Iterable[Kernel]):
+        self.by_name = {kernel.name: Switch(kernel) for kernel in kernels}
+
+    def __iter__(self) -> Iterator[Switch]:
+        return iter(self.by_name.values())
+
+    def __getitem__(self, name: str) -> Switch:
+        """Raises ValueError, naming the value and the known names, for an unknown kernel."""
+        try:
+            return self.by_name[name]
+        except KeyError:
+            raise ValueError(
+                f"there is no kernel {name!r}; the kernels are {', '.join(self.by_name) or 'none'}"
+            ) from None
+
+    def validate(self, modes: Mapping[str, str]) -> None:
+        """Raises ValueError for a kernel or a mode that does not exist, naming it."""
+        for name, mode in modes.items():
+            self[name]
+            if mode not in MODES:
+                raise ValueError(f"{name}={mode!r}: the modes are {', '.join(MODES)}")
+
+    def set_process(self, modes: Mapping[str, str]) -> None:
+        """The process layer: sets the named kernels, leaves the others."""
+        self.validate(modes)
+        for name, mode in modes.items():
+            self[name].mode = mode
+            self[name].refresh()
+
+    def set_workflow(self, modes: Mapping[str, str]) -> None:
+        """The workflow layer, whole: a kernel that is not named has none."""
+        self.validate(modes)
+        for name, switch in self.by_name.items():
+            switch.workflow = modes.get(name)
+            switch.refresh()
+
+    @contextmanager
+    def using(self, modes: Mapping[str, str]) -> Iterator[None]:
+        """The context layer, over what an outer `using` set."""
+        self.validate(modes)
+        for name, mode in modes.items():
+            if mode == ON and not self[name].registered:
+                raise RuntimeError(
+                    f"using({name}='on'): {name} is not registered with torch here ({': '.join(self[name].state)}). "
+                    f"Ops are registered only between prompts: call set_mode({name}='on') first."
+                )
+        token = here.set({**(here.get() or {}), **modes})
+        try:
+            yield
+        finally:
+            here.reset(token)
+
+
+def parse_modes(text: str, known: Iterable[str]) -> tuple[dict[str, str], list[str]]:
+    """Read the environment variable METAL_KERNELS: "off", "pad=off,fp8=on", "off,pad=on".
+
+    A bare mode is for every kernel; later entries win. Returns the modes and a sentence for each entry that was not
+    understood; those are left out, and nothing is ever raised.
+    """
+    known, modes, complaints = list(known), {}, []
+    for entry in filter(None, (part.strip().lower() for part in text.split(","))):
+        name, separator, mode = (part.strip() for part in entry.partition("="))
+        if not separator:
+            name, mode = "", name
+        if mode not in MODES:
+            complaints.append(f"{entry!r}: the modes are {', '.join(MODES)}")
+        elif separator and name not in known:
+            complaints.append(f"{entry!r}: the kernels are {', '.join(known) or 'none'}")
+        else:
+            modes.update({name: mode} if separator else dict.fromkeys(known, mode))
+    return modes, complaints
