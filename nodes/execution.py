@@ -1,0 +1,415 @@
+"""The one file that hooks ComfyUI's executor. Features register a `Listener`; nothing else here is theirs to call.
+
+Three seams, each probed for before it is touched, each put back by `uninstall`:
+
+* `execution.PromptExecutor.execute_async` surrounds a prompt: its `finally` is exact on success, failure and interrupt.
+* `comfy_execution.progress.ProgressRegistry.__init__`: ComfyUI makes one for each prompt. It carries the graph, and a
+  ProgressHandler in it hears of node starts, sampler steps and node ends.
+* `comfy_execution.utils.CurrentNodeContext` is entered round every call of a node's function: the lazy check, each item of a
+  list, an async node's task. A ProgressHandler hears no end of a node that fails, waits or expands; this one always ends.
+
+A prompt that no listener wants runs as without the pack: no handler is registered, and a hook that meets such a prompt
+reads one context variable. Other packs wrap the same seams: ours call on, and are left in the chain, asleep, when
+`uninstall` finds somebody else's wrapper over them.
+"""
+import asyncio
+import functools
+import importlib
+import inspect
+import logging
+import threading
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+log = logging.getLogger("metal_kernels")
+
+_running = ContextVar("metal_kernels_prompt", default=None)
+_lock = threading.RLock()
+_hooks = []
+_listeners = []
+_complained = set()
+_state = {"problem": "the hooks are not installed", "drop_cache": False}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a prompt ended. kind: "success", "failed" or "interrupted"; the node and the message where they are known."""
+
+    kind: str
+    node_id: str | None = None
+    message: str = ""
+
+
+class Prompt:
+    """A prompt that runs: what was sent, and from `node_started` on the graph with what expansions add to it."""
+
+    def __init__(self, prompt_id, prompt, extra_data, executor=None):
+        self.prompt_id = prompt_id
+        self.prompt = prompt
+        self.extra_data = extra_data
+        self.dynprompt = None
+        self._executor = executor
+
+    def node(self, node_id):
+        """The node's dict (class_type, inputs); empty for a node that does not exist."""
+        if self.dynprompt is not None and self.dynprompt.has_node(node_id):
+            return self.dynprompt.get_node(node_id)
+        return self.prompt.get(node_id, {})
+
+    def class_type(self, node_id):
+        return self.node(node_id).get("class_type")
+
+    def name(self, node_id):
+        """For people: the title the user gave the node, or its class, and its id: "VAE Decode (#8)"."""
+        node = self.node(node_id)
+        title = (node.get("_meta") or {}).get("title") or node.get("class_type") or "node"
+        return f"{title} (#{node_id})"
+
+    def cached_outputs(self, node_id):
+        """The node's outputs in ComfyUI's execution cache under this prompt's key, a list for each output; else None."""
+        look = getattr(self._outputs_cache, "get_local", None)
+        entry = look(node_id) if look is not None else None
+        return getattr(entry, "outputs", None)
+
+    def mark_cache_keys(self, mark):
+        """For the rest of this prompt, add `mark(node_id)` (hashable; empty for nothing) to the cache key of every node
+        made by expansion. ComfyUI's key of such a node says nothing of the node that made it."""
+        keys = getattr(self._outputs_cache, "is_changed_cache", None)
+        stock = getattr(keys, "get", None)
+        if stock is None:
+            return  # no execution cache, no stale result
+
+        async def get(node_id):
+            changed = await stock(node_id)
+            own = self.dynprompt.get_parent_node_id(node_id) is not None and mark(node_id)
+            return (changed, own) if own else changed
+
+        keys.get = get  # an object of this prompt alone: it goes with the prompt
+
+    @property
+    def _outputs_cache(self):
+        return getattr(getattr(self._executor, "caches", None), "outputs", None)
+
+
+class Listener:
+    """What a feature hears, on the thread that runs the prompt unless a node works in threads of its own.
+
+    Starts are told in the order of registration, ends in the reverse. An exception is logged once and breaks no prompt.
+    """
+
+    def wanted(self, prompt):
+        """Asked at each prompt's start, with its nodes as sent; only a listener that says yes hears of the prompt."""
+        return True
+
+    def prompt_started(self, prompt):
+        """A `Prompt`; its dynprompt is still None."""
+
+    def node_started(self, node_id):
+        """Before the node's inputs are gathered; again each time that a lazy node is taken up again."""
+
+    def node_progress(self, node_id, value, maximum):
+        """A node's progress bar moved: every step of a sampler."""
+
+    def node_finished(self, node_id):
+        """A node that had started has its outputs. Not told of one that failed: `prompt_ended` names it."""
+
+    def node_cached(self, node_id):
+        """A node that never started: its outputs came from the cache."""
+
+    def call_started(self, node_id):
+        """The node's function is about to be called: its lazy check, or its work on one item of a list."""
+
+    def call_ended(self, node_id):
+        """That call is over, whether it returned, raised or was interrupted."""
+
+    def prompt_ended(self, outcome):
+        """Always, once. Calls still open (async nodes of a prompt that failed) get no `call_ended` after it."""
+
+
+def add_listener(listener):
+    """From the next prompt on."""
+    with _lock:
+        if listener not in _listeners:
+            _listeners.append(listener)
+
+
+def remove_listener(listener):
+    """From the next prompt on."""
+    with _lock:
+        if listener in _listeners:
+            _listeners.remove(listener)
+
+
+def drop_cache():
+    """Have the next prompt begin with an empty execution cache: something that no cache key knows of has changed."""
+    _state["drop_cache"] = True
+
+
+def current():
+    """The `Prompt` that runs in this context and that some listener wants, or None."""
+    run = _running.get()
+    return run.prompt if run is not None else None
+
+
+def problem():
+    """None, or one sentence: why features that follow a prompt can't work in this ComfyUI."""
+    return _state["problem"]
+
+
+def install():
+    """Hook the executor, once. Changes nothing and sets `problem()` where a seam is missing."""
+    with _lock:
+        if _hooks:
+            return
+        try:
+            seams = [(*_seam(path, name, parameters), wrap) for path, name, parameters, wrap in _SEAMS]
+        except _Missing as missing:
+            _state["problem"] = f"this ComfyUI's executor lacks {missing}, which Metal Kernels needs to follow a prompt"
+            log.warning("Metal Kernels: %s", _state["problem"])
+            return
+        for owner, name, wrap in seams:
+            hook = _Hook(owner, name)
+            hook.put(wrap(hook.original, hook))
+            _hooks.append(hook)
+        _state["problem"] = None
+
+
+def uninstall():
+    """Leave ComfyUI's attributes as they were found; a wrapper of ours that another pack has wrapped goes to sleep instead."""
+    with _lock:
+        while _hooks:
+            _hooks.pop().remove()
+        _state["problem"] = "the hooks are not installed"
+
+
+class _Missing(Exception):
+    """Names the capability."""
+
+
+def _seam(path, name, parameters):
+    module, _, attribute = path.rpartition(".")
+    try:
+        owner = getattr(importlib.import_module(module), attribute)
+        found = set(inspect.signature(vars(owner)[name]).parameters)
+    except (ImportError, AttributeError, KeyError, TypeError, ValueError):
+        raise _Missing(f"{path}.{name}") from None
+    if not parameters <= found:
+        raise _Missing(f"{path}.{name}({', '.join(sorted(parameters - found))})")
+    return owner, name
+
+
+class _Hook:
+    """One attribute of ours on one of ComfyUI's classes."""
+
+    def __init__(self, owner, name):
+        self.owner, self.name = owner, name
+        self.original = vars(owner)[name]
+        self.wrapper = None
+        self.awake = True
+
+    def put(self, wrapper):
+        self.wrapper = wrapper
+        setattr(self.owner, self.name, wrapper)
+
+    def remove(self):
+        self.awake = False
+        if vars(self.owner).get(self.name) is self.wrapper:
+            setattr(self.owner, self.name, self.original)
+
+
+def _around_prompt(original, hook):
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    async def execute_async(executor, *args, **kwargs):
+        run = _begin(executor, signature, args, kwargs) if hook.awake else None
+        if run is None:
+            return await original(executor, *args, **kwargs)
+        token = _running.set(run)
+        error = None
+        try:
+            run.tell("prompt_started", run.prompt)
+            return await original(executor, *args, **kwargs)
+        except BaseException as caught:
+            error = caught
+            raise
+        finally:
+            _running.reset(token)
+            run.end(_outcome(executor, error))
+
+    return execute_async
+
+
+def _around_registry(original, hook):
+    @functools.wraps(original)
+    def __init__(registry, *args, **kwargs):
+        original(registry, *args, **kwargs)
+        run = _running.get()
+        if run is not None and hook.awake:
+            try:
+                run.attach(registry)
+            except Exception:
+                log.exception("Metal Kernels: this prompt can't be followed")
+
+    return __init__
+
+
+def _around_call_start(original, hook):
+    @functools.wraps(original)
+    def __enter__(context):
+        result = original(context)
+        run = _running.get()
+        if run is not None and hook.awake:
+            run.call_started(context)
+        return result
+
+    return __enter__
+
+
+def _around_call_end(original, hook):
+    @functools.wraps(original)
+    def __exit__(context, *error):
+        run = _running.get()
+        if run is not None:  # asleep or not: what was started is ended
+            run.call_ended(context)
+        return original(context, *error)
+
+    return __exit__
+
+
+_SEAMS = (
+    ("execution.PromptExecutor", "execute_async", {"prompt", "prompt_id", "extra_data"}, _around_prompt),
+    ("comfy_execution.progress.ProgressRegistry", "__init__", {"prompt_id", "dynprompt"}, _around_registry),
+    ("comfy_execution.utils.CurrentNodeContext", "__enter__", set(), _around_call_start),
+    ("comfy_execution.utils.CurrentNodeContext", "__exit__", set(), _around_call_end),
+)
+
+
+def _begin(executor, signature, args, kwargs):
+    """A run for the listeners that want this prompt; None when none does. Never raises."""
+    try:
+        given = signature.bind(executor, *args, **kwargs).arguments
+        prompt = Prompt(given["prompt_id"], given["prompt"], given.get("extra_data") or {}, executor)
+        with _lock:
+            listeners = [listener for listener in _listeners if _ask(listener, prompt.prompt)]
+        if _state["drop_cache"]:
+            _state["drop_cache"] = False
+            executor.reset()
+        return _Run(prompt, listeners) if listeners else None
+    except Exception:
+        log.exception("Metal Kernels: this prompt can't be followed")
+        return None
+
+
+def _ask(listener, prompt):
+    try:
+        return listener.wanted(prompt)
+    except Exception:
+        _complain(listener, "wanted")
+        return False
+
+
+def _complain(listener, event):
+    key = (type(listener), event)
+    if key not in _complained:
+        _complained.add(key)
+        log.exception("Metal Kernels: %s.%s failed; said once", type(listener).__name__, event)
+
+
+def _outcome(executor, error):
+    """Read from the messages that the executor sent to the browser; an error that left the executor says more."""
+    if isinstance(error, asyncio.CancelledError):
+        return Outcome("interrupted")
+    if error is not None:
+        return Outcome("failed", message=str(error) or type(error).__name__)
+    for event, data in reversed(getattr(executor, "status_messages", ())):
+        if event == "execution_interrupted":
+            return Outcome("interrupted", data.get("node_id"))
+        if event == "execution_error":
+            return Outcome("failed", data.get("node_id"), str(data.get("exception_message", "")).strip())
+    return Outcome("success")
+
+
+class _Run:
+    """One prompt and the listeners that want it."""
+
+    def __init__(self, prompt, listeners):
+        self.prompt = prompt
+        self.listeners = listeners
+        self.started = set()
+        self.calls = {}
+        self.over = False
+
+    def tell(self, event, *args):
+        for listener in self.listeners:
+            self._tell(listener, event, args)
+
+    def tell_end(self, event, *args):
+        for listener in reversed(self.listeners):
+            self._tell(listener, event, args)
+
+    @staticmethod
+    def _tell(listener, event, args):
+        try:
+            getattr(listener, event)(*args)
+        except Exception:
+            _complain(listener, event)
+
+    def attach(self, registry):
+        if registry.prompt_id != self.prompt.prompt_id:
+            return
+        self.prompt.dynprompt = registry.dynprompt
+        registry.register_handler(_handler(self))
+
+    def node_started(self, node_id):
+        if not self.over:
+            self.started.add(node_id)
+            self.tell("node_started", node_id)
+
+    def node_progress(self, node_id, value, maximum):
+        if not self.over:
+            self.tell("node_progress", node_id, value, maximum)
+
+    def node_finished(self, node_id):
+        if self.over:
+            return
+        if node_id in self.started:
+            self.started.discard(node_id)
+            self.tell_end("node_finished", node_id)
+        else:
+            self.tell("node_cached", node_id)
+
+    def call_started(self, context):
+        # Before a node has started, the calls made for it are fingerprints, not its work.
+        node_id = context.context.node_id
+        if not self.over and node_id in self.started:
+            self.calls[id(context)] = node_id
+            self.tell("call_started", node_id)
+
+    def call_ended(self, context):
+        node_id = self.calls.pop(id(context), None)
+        if not self.over and node_id is not None:
+            self.tell_end("call_ended", node_id)
+
+    def end(self, outcome):
+        self.over = True
+        self.tell_end("prompt_ended", outcome)
+
+
+def _handler(run):
+    from comfy_execution.progress import ProgressHandler
+
+    class Handler(ProgressHandler):
+        def __init__(self):
+            super().__init__("metal_kernels")
+
+        def start_handler(self, node_id, *_):
+            run.node_started(node_id)
+
+        def update_handler(self, node_id, value, max_value, *_, **__):
+            run.node_progress(node_id, value, max_value)
+
+        def finish_handler(self, node_id, *_):
+            run.node_finished(node_id)
+
+    return Handler()

@@ -1,0 +1,25 @@
+"""What the status node shows: the library's own status, and what went wrong while the pack was loaded."""
+from .. import library
+
+SWITCH_OFF = "To switch everything off, start ComfyUI with METAL_KERNELS=off; for one kernel, METAL_KERNELS=pad=off."
+
+
+def collect():
+    """JSON-serialisable: `problem` (a sentence, or None) beside what `metal_kernels.status()` says. Never raises."""
+    problem, found = library.problem, {}
+    if library.metal_kernels is not None:
+        try:
+            found = library.metal_kernels.status()
+        except Exception as error:
+            problem = problem or f"the kernels' status can't be read: {type(error).__name__}: {error}"
+    return {"problem": problem, **found}
+
+
+def as_text(report):
+    """The report as lines for the person at the graph."""
+    lines = [report["text"]] if report.get("text") else []
+    if report["problem"]:
+        lines.insert(0, f"Metal Kernels does nothing here: {report['problem']}")
+    if any(kernel["state"] == "patched" for kernel in report.get("kernels", {}).values()):
+        lines.append(SWITCH_OFF)
+    return "\n".join(lines)

@@ -1,0 +1,17 @@
+"""The stand-in for ComfyUI's node API, and the pack loaded through it."""
+import pytest
+from pack import STANDIN, load_as_comfyui
+
+
+@pytest.fixture
+def comfy_api(monkeypatch):
+    """`import comfy_api` gives the stand-in of this folder."""
+    monkeypatch.syspath_prepend(STANDIN)
+
+
+@pytest.fixture
+def loaded(comfy_api):
+    """(pack, {node id: node class}) after what ComfyUI does at start; the kernels are taken out again."""
+    pack, nodes = load_as_comfyui()
+    yield pack, {node.GET_SCHEMA().node_id: node for node in nodes}
+    pack.metal_kernels.uninstall()
