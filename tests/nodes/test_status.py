@@ -50,19 +50,19 @@ def test_it_counts_what_the_kernel_took(comfy_api, mps, pack):
 
     softmetal.activate(faults="2.13")
     try:
-        nodes = load_as_comfyui()[1]
+        node = next(n for n in load_as_comfyui()[1] if n.GET_SCHEMA().node_id == "MetalKernelsStatus")
         pack.metal_kernels.uninstall()
         pack.metal_kernels.install()
         pack.metal_kernels.reset_counters()
         for _ in range(3):
             F.pad(torch.ones(1, 1, 2, 3, 3, device=mps), (1, 1, 0, 0, 2, 0))
-        out = nodes[0].execute()
+        out = node.execute()
         pad = json.loads(out.result[1])["kernels"]["pad"]
         assert pad["state"] == "patched"
         assert pad["ops"]["constant_pad_nd"]["taken"] == 3
         assert "3 taken" in out.result[0] and "METAL_KERNELS=off" in out.result[0]
         pack.metal_kernels.set_mode(pad="off")
-        assert json.loads(nodes[0].execute().result[1])["kernels"]["pad"]["state"] == "off"
+        assert json.loads(node.execute().result[1])["kernels"]["pad"]["state"] == "off"
     finally:
         pack.metal_kernels.set_mode("auto")
         pack.metal_kernels.uninstall()
