@@ -63,6 +63,23 @@ def registered(*names: str) -> AbstractContextManager[None]:
     return _installation.registered(*names)
 
 
+def modes() -> dict[str, str]:
+    """The process-wide mode of each kernel, by name."""
+    return {switch.kernel.name: switch.mode for switch in _installation.switches}
+
+
+def registered_now() -> tuple[str, ...]:
+    """The kernels whose ops are registered with torch at this moment."""
+    return tuple(switch.kernel.name for switch in _installation.switches if switch.registered)
+
+
+def taken() -> dict[str, int]:
+    """How many calls each kernel has run since the counters were last reset, by name. Cheap enough to ask round every
+    node of a graph.
+    """
+    return _installation.taken()
+
+
 def status() -> dict[str, object]:
     """Environment, kernels (state, reason, mode, counters) and notes; JSON-serialisable. `text` is the same for
     people.
@@ -80,11 +97,14 @@ def reset_counters() -> None:
 __all__ = [
     "KERNELS",
     "install",
+    "modes",
     "registered",
+    "registered_now",
     "reset_counters",
     "set_mode",
     "set_workflow",
     "status",
+    "taken",
     "uninstall",
     "using",
 ]

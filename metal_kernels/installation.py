@@ -106,6 +106,13 @@ class Installation:
         for counters in self.patcher.counters.values():
             counters.reset()
 
+    def taken(self) -> dict[str, int]:
+        """kernel -> calls it has run since the counters were reset."""
+        total: Counter[str] = Counter()
+        for counters in list(self.patcher.counters.values()):
+            total.update(counters.by_kernel())
+        return dict(total)
+
     def headline(self) -> str:
         """One line: what is patched, and how to switch it off."""
         if self.environment.obstacle:

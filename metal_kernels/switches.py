@@ -130,6 +130,11 @@ class Counters:
         else:
             self._shapes_full = True
 
+    def by_kernel(self) -> dict[str, int]:
+        """kernel -> calls it has run."""
+        with self._lock:
+            return dict(self._by_kernel)
+
     def as_dict(self) -> dict[str, object]:
         """JSON-serialisable: taken and passed in all and by dtype, distinct shapes (`shapes_full`: there were more)."""
         with self._lock:
