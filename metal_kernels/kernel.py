@@ -6,7 +6,7 @@ switches, the patcher and the self-check read them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,6 +52,16 @@ class Patch:
 
 
 @dataclass(frozen=True)
+class Case:
+    """One line of a benchmark: `call()` runs `op` once, through torch, on tensors of `shape` and `dtype` on the device."""
+
+    op: str
+    shape: str
+    dtype: torch.dtype
+    call: Callable[[], object]
+
+
+@dataclass(frozen=True)
 class Kernel:
     """A family of patches that the user switches as one.
 
@@ -64,8 +74,7 @@ class Kernel:
                numbers only from a generator of its own (`selfcheck.generator()`).
     repairs    one sentence: what stock does wrong or slowly, and what this kernel does about it.
     dtypes     the dtypes that `selfcheck` knows, for `python -m metal_kernels selftest`.
-    bench      optional: the cases that `python -m metal_kernels bench` times; yields (label, dtype, call), where
-               `call()` runs the op once.
+    bench      optional: device -> the cases that `python -m metal_kernels bench` times, stock and patched.
     doc        where to read more: a path in the repository or an upstream issue.
     """
 
@@ -76,7 +85,7 @@ class Kernel:
     selfcheck: Callable[[torch.dtype], None]
     repairs: str
     dtypes: tuple[torch.dtype, ...] = ()
-    bench: Callable[[], object] | None = None
+    bench: Callable[[str], Iterable[Case]] | None = None
     doc: str = ""
 
     @property

@@ -65,8 +65,7 @@ class Patcher:
         Raises AlreadyPatched, or NoSuchOp; torch is then as it was before.
         """
         candidates = tuple(
-            (patch.guard, patch.supports, patch.run, switch, patch.dtype or _first_dtype)
-            for patch, switch in candidates
+            (patch.guard, patch.supports, patch.run, switch, patch.dtype) for patch, switch in candidates
         )
         override = self.overrides.get(op)
         if override is not None:
@@ -122,41 +121,33 @@ class Patcher:
 def _entry(override: Override) -> Callable:
     """The function that the dispatcher calls. Hot: for the calls it passes on it must cost microseconds."""
     stock, tensors, take, leave = override.stock, override.tensors, override.counters.take, override.counters.leave
-    modes_here, is_compiling, has_function_modes = (
-        here.get,
-        torch.compiler.is_compiling,
-        torch._C._len_torch_function_stack,
-    )
-    first_use, hidden_from_modes = selfcheck.first_use, torch._C.DisableTorchFunction
+    modes_here, is_compiling = here.get, torch.compiler.is_compiling
+    first_use, no_torch_function = selfcheck.first_use, torch._C.DisableTorchFunction
 
     def dispatch(keyset, *args, **kwargs):
         modes = modes_here()
-        dtype_of = switch = problem = None
+        switch = dtype = problem = None
         if modes is not QUIET:
-            for guard, supports, run, switch, dtype_of_candidate in override.candidates:
+            for guard, supports, run, switch, dtype_of in override.candidates:
                 try:
                     if guard is not None and not guard(*args, **kwargs):
                         continue
-                    dtype_of = dtype_of_candidate
+                    dtype = args[0].dtype if dtype_of is None else dtype_of(*args, **kwargs)
                     if not (switch.active if modes is None else switch.runs_under(modes)):
                         continue
-                    if is_compiling() or not supports(*args, **kwargs):
+                    if not supports(*args, **kwargs) or is_compiling():
                         continue
-                    dtype = dtype_of(*args, **kwargs)
                     if dtype not in switch.checked and not first_use(switch, dtype):
                         continue
-                    if has_function_modes():  # they would not see inside the stock kernel either
-                        with hidden_from_modes():
-                            result = run(*args, **kwargs)
-                    else:
+                    with no_torch_function():  # modes and subclasses do not see inside the stock kernel either
                         result = run(*args, **kwargs)
                 except Exception as error:
-                    problem = error
+                    problem = _diagnose(error)  # as text: the exception would keep this frame's tensors alive
                     break
-                take(switch.kernel.name, dtype, _shape(args))
+                take(switch.kernel.name, dtype, getattr(args[0], "shape", None))
                 return result
-            if dtype_of is not None:
-                leave(_dtype(dtype_of, args, kwargs), _shape(args))
+            if dtype is not None:
+                leave(dtype, getattr(args[0], "shape", None))
         try:
             result = stock(keyset, *args, **kwargs)
         except (RuntimeError, TypeError):
@@ -164,38 +155,20 @@ def _entry(override: Override) -> Callable:
             if wrapped is None:
                 raise
         else:
+            # Stock took what our kernel raised at, so the kernel is at fault. Where stock raises too, the arguments are.
             if problem is not None:
-                _judge(switch, problem, args, tensors)
+                switch.fail(problem)
             return result
         return stock(keyset, *wrapped, **kwargs)
 
     return dispatch
 
 
-def _judge(switch: Switch, problem: Exception, args: tuple, tensors: frozenset[int]) -> None:
-    """A candidate raised where stock, asked next, did not: the kernel is at fault, unless it just had no memory or
-    met a number.
-
-    (Where stock raises as well the arguments are at fault, and the user gets stock's own error.)
-    """
-    if isinstance(problem, (MemoryError, torch.OutOfMemoryError)) or "out of memory" in str(problem):
-        return
-    switch.fail(str(problem) if isinstance(problem, ShaderError) else f"It raised {type(problem).__name__}: {problem}")
-
-
-def _first_dtype(first, *args, **kwargs) -> torch.dtype:
-    return first.dtype
-
-
-def _dtype(dtype_of: Callable, args: tuple, kwargs: dict) -> torch.dtype | None:
-    try:
-        return dtype_of(*args, **kwargs)
-    except (AttributeError, IndexError, TypeError):
+def _diagnose(error: Exception) -> str | None:
+    """Why a kernel that raised this is to be latched as failed; None when it only had no memory for this call."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "out of memory" in str(error):
         return None
-
-
-def _shape(args: tuple) -> tuple[int, ...] | None:
-    return getattr(args[0], "shape", None) if args else None
+    return str(error) if isinstance(error, ShaderError) else f"It raised {type(error).__name__}: {error}"
 
 
 def _wrap_numbers(args: tuple, tensors: frozenset[int]) -> tuple | None:

@@ -21,7 +21,10 @@ def status(installation: Installation) -> dict[str, object]:
 
 
 def _kernel(installation: Installation, switch: Switch) -> dict[str, object]:
-    state, reason = switch.state if installation.installed else ("stock", "not installed")
+    state, reason = switch.state
+    if not installation.installed:
+        obstacle = installation.environment.obstacle
+        state, reason = ("unavailable", obstacle) if obstacle else ("stock", "not installed")
     ops = {}
     for op in switch.kernel.ops:
         counters = installation.patcher.counters.get(op)
@@ -38,7 +41,7 @@ def _kernel(installation: Installation, switch: Switch) -> dict[str, object]:
 
 def _notes(installation: Installation) -> list[str]:
     notes = []
-    if installation.installed and installation.environment.obstacle:
+    if installation.environment.obstacle:
         notes.append(f"Nothing is patched. {installation.environment.obstacle}")
     if installation.environment.untested:
         notes.append(installation.environment.untested)

@@ -91,6 +91,8 @@ class Switch:
             return "off", "switched off"
         if self.registered and self.runs_in(self.effective):
             return "patched", self.need.reason if self.need.patch else "switched on"
+        if self.effective == ON:
+            return "stock", "switched on, but its ops are not registered yet: that happens between prompts"
         return "stock", self.need.reason
 
 
@@ -114,16 +116,18 @@ class Counters:
         with self._lock:
             self._taken[dtype] = self._taken.get(dtype, 0) + 1
             self._by_kernel[kernel] = self._by_kernel.get(kernel, 0) + 1
-            self._see(shape)
+            if shape not in self._shapes:
+                self._see(shape)
 
     def leave(self, dtype: torch.dtype | None, shape: tuple[int, ...] | None) -> None:
         """A call that went to stock."""
         with self._lock:
             self._passed[dtype] = self._passed.get(dtype, 0) + 1
-            self._see(shape)
+            if shape not in self._shapes:
+                self._see(shape)
 
     def _see(self, shape: tuple[int, ...] | None) -> None:
-        if shape is None or shape in self._shapes:
+        if shape is None:
             return
         if len(self._shapes) < SHAPES_KEPT:
             self._shapes.add(shape)

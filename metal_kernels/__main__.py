@@ -1,0 +1,150 @@
+"""`python -m metal_kernels status | selftest | bench`, each with --json: what a user of a Mac runs first.
+
+Exit status: 0 all is well, 1 a self-check failed, 2 wrong usage, 3 nothing can run on this machine (it says why).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+
+import torch
+
+from . import KERNELS, _installation, install, selfcheck, status
+from .kernel import Case, Kernel
+from .switches import OFF, ON
+
+CANNOT_RUN = 3
+REPEATS = 30
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m metal_kernels", description="Metal kernels for PyTorch's MPS backend."
+    )
+    parser.add_argument("command", choices=("status", "selftest", "bench"), help="what to do")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(arguments)
+    return {"status": _status, "selftest": _selftest, "bench": _bench}[options.command](options.json)
+
+
+def _status(as_json: bool) -> int:
+    install()
+    report = status()
+    _print(report, as_json, lambda: report["text"])
+    return 0
+
+
+def _selftest(as_json: bool) -> int:
+    """Every kernel's self-check for every dtype that it knows, whether this torch needs the kernel or not."""
+    if (obstacle := _obstacle(as_json)) is not None:
+        return obstacle
+    results = [_check(kernel, dtype) for kernel in KERNELS for dtype in kernel.dtypes]
+    failed = sum(not result["passed"] for result in results)
+    report = {**_where(), "results": results, "passed": len(results) - failed, "failed": failed}
+
+    def text() -> str:
+        rows = [
+            (r["kernel"], r["dtype"], "ok" if r["passed"] else "FAILED", f"{r['ms']:.1f} ms", r["why"]) for r in results
+        ]
+        table = _table(("kernel", "dtype", "result", "time", ""), rows)
+        return f"{_headline(report)}\n{table}\n{len(results) - failed} passed, {failed} failed"
+
+    _print(report, as_json, text)
+    return 1 if failed else 0
+
+
+def _check(kernel: Kernel, dtype: torch.dtype) -> dict[str, object]:
+    start, why = time.perf_counter(), ""
+    try:
+        selfcheck.run(_installation.switches[kernel.name], dtype)
+    except Exception as error:  # whatever it is, the table has to say it
+        why = f"{type(error).__name__}: {error}"
+    milliseconds = (time.perf_counter() - start) * 1e3
+    return {"kernel": kernel.name, "dtype": selfcheck.name_of(dtype), "passed": not why, "ms": milliseconds, "why": why}
+
+
+def _bench(as_json: bool) -> int:
+    """Medians of stock and patched, case by case, over REPEATS runs each with a synchronize after every run."""
+    if (obstacle := _obstacle(as_json)) is not None:
+        return obstacle
+    install()
+    results = []
+    for kernel in KERNELS:
+        with _installation.registered(kernel.name):
+            results += [_time(kernel, case) for case in (kernel.bench("mps") if kernel.bench else ())]
+    report = {**_where(), "repeats": REPEATS, "results": results}
+
+    def text() -> str:
+        rows = [(r["op"], r["shape"], r["dtype"], _ms(r["stock_ms"]), _ms(r["patched_ms"])) for r in results]
+        table = _table(("op", "shape", "dtype", "stock", "patched"), rows)
+        return f"{_headline(report)}\n{table}\nmedians of {REPEATS} runs"
+
+    _print(report, as_json, text)
+    return 0
+
+
+def _time(kernel: Kernel, case: Case) -> dict[str, object]:
+    times = {}
+    for name, mode in (("stock_ms", OFF), ("patched_ms", ON)):
+        with _installation.switches.using({kernel.name: mode}):
+            times[name] = _median(case.call)
+    return {"op": f"aten::{case.op}", "shape": case.shape, "dtype": selfcheck.name_of(case.dtype), **times}
+
+
+def _median(call: Callable[[], object]) -> float | None:
+    """Milliseconds; None where the call is not possible (stock lacks the op or the dtype)."""
+    times = []
+    try:
+        for _ in range(REPEATS + 1):
+            start = time.perf_counter()
+            call()
+            torch.mps.synchronize()
+            times.append((time.perf_counter() - start) * 1e3)
+    except (RuntimeError, TypeError):
+        return None
+    return statistics.median(times[1:])  # the first run compiles
+
+
+def _obstacle(as_json: bool) -> int | None:
+    obstacle = _installation.environment.obstacle
+    if obstacle is None:
+        return None
+    _print({**_where(), "obstacle": obstacle}, as_json, lambda: f"Nothing to run. {obstacle}")
+    return CANNOT_RUN
+
+
+def _where() -> dict[str, object]:
+    """Which build and which device produced the figures."""
+    return {
+        "build": f"torch {torch.__version__} ({(torch.version.git_version or '?')[:8]})",
+        **_installation.environment.as_dict(),
+    }
+
+
+def _headline(report: dict[str, object]) -> str:
+    return ", ".join(str(report[key]) for key in ("build", "chip", "device") if report[key])
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f} ms"
+
+
+def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def _print(report: dict[str, object], as_json: bool, text: Callable[[], str]) -> None:
+    print(json.dumps(report, indent=2) if as_json else text())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
