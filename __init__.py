@@ -6,7 +6,7 @@ made from its path, and has a top-level module `nodes` of its own.
 """
 import logging
 
-from .nodes import library
+from .nodes import execution, library
 
 try:
     from . import metal_kernels  # noqa: F401  (loaded by `library`; named here for whoever imports the pack)
@@ -33,6 +33,7 @@ async def comfy_entrypoint():
     class MetalKernelsExtension(ComfyExtension):
         async def on_load(self):
             library.install()
+            execution.install()
 
         async def get_node_list(self):
             return node_list()

@@ -6,7 +6,7 @@ import importlib
 import logging
 
 # folder -> its node classes, in the order of the menu. Ids are final once released.
-NODES = {"status": ("MetalKernelsStatus",)}
+NODES = {"switch": ("MetalKernelsSwitch",), "status": ("MetalKernelsStatus",)}
 
 
 def node_list():

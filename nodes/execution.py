@@ -5,8 +5,8 @@ Three seams, each probed for before it is touched, each put back by `uninstall`:
 * `execution.PromptExecutor.execute_async` surrounds a prompt: its `finally` is exact on success, failure and interrupt.
 * `comfy_execution.progress.ProgressRegistry.__init__`: ComfyUI makes one for each prompt. It carries the graph, and a
   ProgressHandler in it hears of node starts, sampler steps and node ends.
-* `comfy_execution.utils.CurrentNodeContext` is entered round every call of a node's function: the lazy check, each item of a
-  list, an async node's task. A ProgressHandler hears no end of a node that fails, waits or expands; this one always ends.
+* `comfy_execution.utils.CurrentNodeContext` is entered round every call of a node's function: the lazy check, each item
+  of a list, an async node's task. A ProgressHandler hears no end of a node that fails, waits or expands; this always ends.
 
 A prompt that no listener wants runs as without the pack: no handler is registered, and a hook that meets such a prompt
 reads one context variable. Other packs wrap the same seams: ours call on, and are left in the chain, asleep, when
@@ -66,7 +66,7 @@ class Prompt:
         return f"{title} (#{node_id})"
 
     def cached_outputs(self, node_id):
-        """The node's outputs in ComfyUI's execution cache under this prompt's key, a list for each output; else None."""
+        """The node's outputs in ComfyUI's execution cache, under this prompt's key: a list for each; or None."""
         look = getattr(self._outputs_cache, "get_local", None)
         entry = look(node_id) if look is not None else None
         return getattr(entry, "outputs", None)
@@ -165,7 +165,6 @@ def install():
             seams = [(*_seam(path, name, parameters), wrap) for path, name, parameters, wrap in _SEAMS]
         except _Missing as missing:
             _state["problem"] = f"this ComfyUI's executor lacks {missing}, which Metal Kernels needs to follow a prompt"
-            log.warning("Metal Kernels: %s", _state["problem"])
             return
         for owner, name, wrap in seams:
             hook = _Hook(owner, name)
@@ -175,7 +174,8 @@ def install():
 
 
 def uninstall():
-    """Leave ComfyUI's attributes as they were found; a wrapper of ours that another pack has wrapped goes to sleep instead."""
+    """Leave ComfyUI's attributes as they were found. A wrapper of ours that another pack has wrapped since goes to sleep
+    where it is."""
     with _lock:
         while _hooks:
             _hooks.pop().remove()
@@ -381,7 +381,7 @@ class _Run:
 
     def call_started(self, context):
         # Before a node has started, the calls made for it are fingerprints, not its work.
-        node_id = context.context.node_id
+        node_id = getattr(getattr(context, "context", None), "node_id", None)
         if not self.over and node_id in self.started:
             self.calls[id(context)] = node_id
             self.tell("call_started", node_id)

@@ -22,6 +22,24 @@ class _Input:
 
 
 @dataclass
+class _ComboInput(_Input):
+    options: list = field(default_factory=list)
+    default: str = None
+    io_type = "COMBO"
+
+
+@dataclass(frozen=True)
+class _Template:
+    template_id: str
+
+
+@dataclass
+class _MatchInput(_Input):
+    template: _Template = None
+    io_type = "COMFY_MATCHTYPE_V3"
+
+
+@dataclass
 class _Output:
     id: str = None
     display_name: str = None
@@ -31,6 +49,12 @@ class _Output:
 def _type(io_type):
     return SimpleNamespace(io_type=io_type, Input=type("Input", (_Input,), {"io_type": io_type}),
                            Output=type("Output", (_Output,), {"io_type": io_type}))
+
+
+@dataclass
+class _MatchOutput(_Output):
+    template: _Template = None
+    io_type = "COMFY_MATCHTYPE_V3"
 
 
 @dataclass
@@ -73,4 +97,6 @@ class _PreviewText:
 
 io = SimpleNamespace(ComfyNode=_ComfyNode, Schema=_Schema, NodeOutput=_NodeOutput,
                      String=_type("STRING"), AnyType=_type("*"))
+io.Combo = SimpleNamespace(Input=_ComboInput)
+io.MatchType = SimpleNamespace(Template=_Template, Input=_MatchInput, Output=_MatchOutput)
 ui = SimpleNamespace(PreviewText=_PreviewText)

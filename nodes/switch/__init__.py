@@ -1,0 +1,1 @@
+"""The switch node: which kernels the nodes downstream of it run with."""

@@ -1,0 +1,113 @@
+"""Which switch governs a node: pure functions of the prompt's graph, a node and the values of the switches.
+
+The graph is anything with ComfyUI's DynamicPrompt methods `has_node`, `get_node` and `get_parent_node_id`. A switch's
+values are a dict, kernel -> "auto" | "on" | "off"; a kernel that it does not name keeps the mode of the whole process.
+"""
+import reprlib
+from typing import NamedTuple
+
+SWITCH = "MetalKernelsSwitch"
+MODES = ("auto", "on", "off")
+
+
+class Ruling(NamedTuple):
+    """settings: what the node runs with; {} is the process's own modes. switches: the ids of the nearest ones, sorted.
+    conflict: they are equally near and disagree, so that none of them applies."""
+
+    settings: dict
+    switches: tuple = ()
+    conflict: bool = False
+
+
+NONE = Ruling({})
+
+
+def govern(graph, node_id, values):
+    """The ruling over one node.
+
+    The nearest switch among its ancestors, by number of links, wins. A node made by expansion that has none among its
+    ancestors is governed as the node that made it. A switch governs what is downstream of it, not itself.
+
+    values  switch id -> its dict, or None while they can't be known: its values come by a link and it has not run (a
+            lazy branch that was not taken). Such a switch governs nothing.
+    """
+    while node_id is not None:
+        switches = nearest(graph, node_id)
+        if switches:
+            known = [found for found in map(values, switches) if found is not None]
+            if any(found != known[0] for found in known[1:]):
+                return Ruling({}, switches, conflict=True)
+            return Ruling(known[0] if known else {}, switches)
+        node_id = graph.get_parent_node_id(node_id)
+    return NONE
+
+
+def nearest(graph, node_id):
+    """Ids of the switches that are the fewest links upstream of the node, sorted; () without any."""
+    seen, level = {node_id}, [node_id]
+    while level:
+        above = []
+        for below in level:
+            for source in sources(graph, below):
+                if source not in seen:
+                    seen.add(source)
+                    above.append(source)
+        switches = [source for source in above if is_switch(graph, source)]
+        if switches:
+            return tuple(sorted(switches))
+        level = above
+    return ()
+
+
+def sources(graph, node_id):
+    """Ids of the nodes that this one's inputs come from by link."""
+    for value in graph.get_node(node_id).get("inputs", {}).values():
+        if is_link(value) and graph.has_node(value[0]):
+            yield value[0]
+
+
+def is_link(value):
+    """ComfyUI's form of a link in a prompt: [node id, output index]."""
+    return (isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
+            and isinstance(value[1], (int, float)))
+
+
+def is_switch(graph, node_id):
+    return graph.get_node(node_id).get("class_type") == SWITCH
+
+
+def written(node, kernels):
+    """The values that stand in a switch's own widgets; None when one of them comes by a link, or is no mode."""
+    values = {kernel: node["inputs"][kernel] for kernel in kernels if kernel in node.get("inputs", {})}
+    return values if all(map(is_mode, values.values())) else None
+
+
+def may_switch_on(node, kernels):
+    """The kernels that this switch sets to `on`, or takes from a link."""
+    inputs = node.get("inputs", {})
+    return {kernel for kernel in kernels if inputs.get(kernel) == "on" or is_link(inputs.get(kernel))}
+
+
+def is_mode(value):
+    return isinstance(value, str) and value in MODES
+
+
+def check(values):
+    """Raises ValueError, in one sentence that names the value, for a mode that does not exist."""
+    for kernel, value in values.items():
+        if not is_mode(value):
+            raise ValueError(f"{kernel} of the Metal Kernels Switch is {reprlib.repr(value)}: it must be auto, on or off.")
+
+
+def as_text(values):
+    """The switch's second output, METAL_KERNELS' own notation: "pad=off,softmax=auto"."""
+    return ",".join(f"{kernel}={value}" for kernel, value in values.items())
+
+
+def from_text(text):
+    """The values that `as_text` wrote; None for anything else (an output that is blocked)."""
+    if not isinstance(text, str):
+        return None
+    pairs = [pair.partition("=") for pair in text.split(",") if pair]
+    values = {kernel: value for kernel, _, value in pairs}
+    return values if all(map(is_mode, values.values())) else None

@@ -1,0 +1,258 @@
+"""The switches at run time: a listener that sets the workflow layer round each call of a node, and what it saw.
+
+For other features: `conflicts()` and `kernels_taken(node_id)` speak of the prompt that runs, or else of the last one.
+"""
+import logging
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from .. import execution
+from . import kernels
+from .governance import NONE, SWITCH, as_text, check, from_text, govern, is_switch, may_switch_on, written
+
+log = logging.getLogger("metal_kernels")
+
+
+@dataclass
+class Call:
+    """A call of a node's function that runs now."""
+
+    node_id: str
+    settings: dict
+    before: dict
+
+
+class Session:
+    """What is known of one prompt."""
+
+    def __init__(self, prompt):
+        self.prompt = prompt
+        self.values = {}  # switch id -> values, of the switches that ran in this prompt or were found in its cache
+        self.rulings = {}  # node id -> Ruling, of the nodes that have started
+        self.calls = []
+        self.overlapped = {}  # node id -> ids of the nodes that it overlapped with
+        self.taken = {}  # node id -> {kernel: calls}
+        self.held = ExitStack()
+        self.begun = False
+        self._looked_at = -1
+        self._has_switch = any(node.get("class_type") == SWITCH for node in prompt.prompt.values())
+
+    @property
+    def graph(self):
+        return self.prompt.dynprompt
+
+    def has_switch(self):
+        """Whether there is any, in the prompt or in what expansions have added to it."""
+        added = getattr(self.graph, "ephemeral_prompt", {})
+        if not self._has_switch and len(added) != self._looked_at:
+            self._looked_at = len(added)
+            self._has_switch = any(node.get("class_type") == SWITCH for node in added.values())
+        return self._has_switch
+
+    def values_of(self, switch_id):
+        """The switch's values: from its widgets; else its own run in this prompt; else its cached output. Else None."""
+        values = written(self.graph.get_node(switch_id), kernels.names())
+        if values is None and switch_id not in self.values:
+            outputs = self.prompt.cached_outputs(switch_id)
+            if outputs and len(outputs) > 1 and outputs[1]:
+                self.values[switch_id] = from_text(outputs[1][0])
+        return self.values.get(switch_id) if values is None else values
+
+    def ruling(self, node_id):
+        return govern(self.graph, node_id, self.values_of) if self.has_switch() else NONE
+
+    def cache_mark(self, node_id):
+        """What the cache key of a node made by expansion lacks: how the node that made it is governed."""
+        return as_text(self.ruling(self.graph.get_parent_node_id(node_id)).settings)
+
+
+class Governor(execution.Listener):
+    """Sets the workflow layer for each call of a node and takes it away after it; counts what each node took."""
+
+    def __init__(self):
+        self._lock = threading.RLock()
+        self._session = None
+        self._conflicts = []
+        self._taken = {}
+        self._applied = {}
+        self._modes = None
+
+    def wanted(self, prompt):
+        modes = kernels.modes()
+        if modes != self._modes:
+            if self._modes is not None:
+                execution.drop_cache()  # results of nodes that no switch governs were made under other defaults
+            self._modes = modes
+        return bool(kernels.registered()) or any(node.get("class_type") == SWITCH for node in prompt.values())
+
+    def prompt_started(self, prompt):
+        names = kernels.names()
+        with self._lock:
+            session = self._session = Session(prompt)
+            switches = [node for node in prompt.prompt.values() if node.get("class_type") == SWITCH]
+            session.held.enter_context(kernels.hold(set().union(*(may_switch_on(node, names) for node in switches))))
+
+    def node_started(self, node_id):
+        with self._lock:
+            session = self._session
+            if not session.begun:
+                session.begun = True
+                self._read_cached_switches()
+                session.prompt.mark_cache_keys(session.cache_mark)
+            if is_switch(session.graph, node_id):
+                session.values.pop(node_id, None)
+            else:
+                session.rulings[node_id] = session.ruling(node_id)
+
+    def call_started(self, node_id):
+        with self._lock:
+            session = self._session
+            call = Call(node_id, session.rulings.get(node_id, NONE).settings, kernels.taken())
+            session.calls.append(call)
+            self._apply()
+
+    def call_ended(self, node_id):
+        with self._lock:
+            session = self._session
+            call = next(call for call in reversed(session.calls) if call.node_id == node_id)
+            session.calls.remove(call)
+            self._count(call)
+            self._apply()
+
+    def prompt_ended(self, outcome):
+        with self._lock:
+            session, self._session = self._session, None
+            try:
+                for call in session.calls:
+                    self._count(call, session)
+                self._conflicts, self._taken = _conflicts(session), session.taken
+            finally:
+                self._set({})
+                session.held.close()
+        if outcome.kind == "failed":
+            log.warning("Metal Kernels: %s", _failure(session, outcome))
+
+    def switch_ran(self, values):
+        """From the switch node's function, once for each item when it is mapped over a list.
+
+        Raises ValueError, in one sentence for the person at the graph: an unknown mode, different values in one list, a
+        ComfyUI in which nothing can be governed.
+        """
+        check(values)
+        if execution.current() is None or self._session is None:
+            if execution.problem() and any(value != "auto" for value in values.values()):
+                raise ValueError(f"The Metal Kernels Switch can switch nothing here: {execution.problem()}.")
+            return  # called outside a prompt, or nothing is registered that could be switched
+        with self._lock:
+            session = self._session
+            node_id = session.calls[-1].node_id
+            known = session.values.setdefault(node_id, values)
+            if known != values:
+                raise ValueError(
+                    f"{session.prompt.name(node_id)} was given a list of different values ({as_text(known)}, then "
+                    f"{as_text(values)}): a switch governs with one set of values. Use one switch for each."
+                )
+            late = {kernel for kernel, value in values.items() if value == "on"} - set(kernels.registered())
+            if late and session.graph.get_parent_node_id(node_id) is not None:
+                log.warning(
+                    "Metal Kernels: a switch that was made while the graph ran sets %s to on; ops are registered before "
+                    "a graph runs, so this has no effect. Put a switch with the same setting into the graph itself.",
+                    ", ".join(sorted(late)))
+
+    def conflicts(self):
+        with self._lock:
+            return _conflicts(self._session) if self._session is not None else list(self._conflicts)
+
+    def kernels_taken(self, node_id):
+        with self._lock:
+            taken = self._session.taken if self._session is not None else self._taken
+            return dict(taken.get(node_id, {}))
+
+    def _read_cached_switches(self):
+        """Before any node runs: memory pressure may drop a switch's cached output before the nodes it governs start."""
+        session = self._session
+        for node_id, node in session.prompt.prompt.items():
+            if node.get("class_type") == SWITCH:
+                session.values_of(node_id)
+
+    def _apply(self):
+        """One layer for the whole process: calls that overlap under different settings get the defaults, to their end.
+        """
+        session = self._session
+        calls = [call for call in session.calls if not is_switch(session.graph, call.node_id)]
+        if any(call.settings != calls[0].settings for call in calls[1:]):
+            for call in calls:
+                call.settings = {}
+                others = {other.node_id for other in calls} - {call.node_id}
+                session.overlapped.setdefault(call.node_id, set()).update(others)
+        self._set(calls[0].settings if calls else {})
+
+    def _set(self, settings):
+        if settings != self._applied:
+            kernels.set_workflow(settings)
+            self._applied = settings
+
+    def _count(self, call, session=None):
+        taken = (session or self._session).taken.setdefault(call.node_id, {})
+        for kernel, calls in kernels.taken().items():
+            new = calls - call.before.get(kernel, 0)
+            if new > 0:
+                taken[kernel] = taken.get(kernel, 0) + new
+
+
+def _conflicts(session):
+    if session.graph is None:
+        return []
+    found = []
+    for node_id in sorted(session.graph.all_node_ids()) if session.has_switch() else ():
+        if is_switch(session.graph, node_id):
+            continue
+        ruling = session.rulings.get(node_id) or session.ruling(node_id)
+        if ruling.conflict:
+            found.append(_conflict(session, node_id, "distance", ruling.switches, "is equally near to",
+                                   "which disagree"))
+    for node_id, others in session.overlapped.items():
+        found.append(_conflict(session, node_id, "overlap", sorted(others), "ran at the same time as",
+                               "under different switches"))
+    return found
+
+
+def _conflict(session, node_id, kind, others, relation, reason):
+    name = session.prompt.name
+    text = f"{name(node_id)} {relation} {', '.join(map(name, others))}, {reason}: the defaults apply to it."
+    return {"node": node_id, "name": name(node_id), "kind": kind, "others": list(others), "text": text}
+
+
+def _failure(session, outcome):
+    """One line: which kernels the node had taken that failed, those of the nodes that it expanded into included."""
+    node_id = outcome.node_id
+    total = {}
+    for taker, taken in session.taken.items():
+        if taker == node_id or (session.graph is not None and session.graph.get_real_node_id(taker) == node_id):
+            for kernel, calls in taken.items():
+                total[kernel] = total.get(kernel, 0) + calls
+    took = ", ".join(f"{kernel} ({calls} calls)" for kernel, calls in sorted(total.items()))
+    name = session.prompt.name(node_id) if node_id is not None else "the prompt"
+    return f"{name} failed. Kernels of this pack that ran in it: {took or 'none'}."
+
+
+governor = Governor()
+execution.add_listener(governor)
+
+
+def conflicts():
+    """Nodes of the prompt that runs, or else of the last one, that get the defaults because switches disagree.
+
+    JSON-serialisable: node, name, kind ("distance": the nearest switches are equally near; "overlap": async nodes ran
+    at the same time), others (ids of those switches or nodes), text (one sentence).
+    """
+    return governor.conflicts()
+
+
+def kernels_taken(node_id):
+    """kernel -> number of calls that it ran for the node, in the prompt that runs or else in the last one.
+
+    Counted round the node's own calls: async nodes that run at the same time are counted together.
+    """
+    return governor.kernels_taken(node_id)
