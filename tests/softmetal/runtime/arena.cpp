@@ -111,12 +111,6 @@ void forget(Block& block) {
   block.track_begin = block.track_end = 0;
 }
 
-void start_bitmap(Block& block) {
-  block.written = static_cast<uint64_t*>(std::calloc(bitmap_words(block.size), sizeof(uint64_t)));
-  if (!block.written) std::abort();
-  block.fresh = false;
-}
-
 // Calls f(word, mask) for the 64-bit words that hold the bits [offset, offset + size).
 template <class F>
 void each_word(uint64_t* bits, size_t offset, size_t size, F f) {
@@ -156,6 +150,24 @@ void set_written(Block& block, size_t offset, size_t size) {
   if (!block.written) return;
   each_word(block.written, offset, size, [&](uint64_t& word, uint64_t mask) { word |= mask; });
   if (block.unwritten) recount(block);
+}
+
+void start_bitmap(Block& block) {
+  block.written = static_cast<uint64_t*>(std::calloc(bitmap_words(block.size), sizeof(uint64_t)));
+  if (!block.written) std::abort();
+  block.fresh = false;
+}
+
+void copy_written(const Block& from, size_t from_offset, Block& to, size_t to_offset, size_t size) {
+  for (size_t i = 0; i < size; ++i) {
+    const size_t a = from_offset + i, b = to_offset + i;
+    if (a % 64 == 0 && b % 64 == 0 && size - i >= 64) {
+      to.written[b / 64] |= from.written[a / 64];
+      i += 63;
+    } else {
+      to.written[b / 64] |= (from.written[a / 64] >> (a % 64) & 1) << (b % 64);
+    }
+  }
 }
 
 void recount(Block& block) {

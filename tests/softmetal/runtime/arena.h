@@ -32,6 +32,8 @@ bool track(Block& block, uintptr_t begin, size_t size, const char* kernel);
 bool all_written(const Block& block, size_t offset, size_t size);
 size_t first_clear(const Block& block, size_t offset, size_t size);  // offset of the first byte without its bit, or offset + size
 void set_written(Block& block, size_t offset, size_t size);
+void copy_written(const Block& from, size_t from_offset, Block& to, size_t to_offset, size_t size);  // their bits; both have a bitmap
+void start_bitmap(Block& block);         // all clear
 void recount(Block& block);              // after bits were set directly
 
 }  // namespace smr

@@ -1,7 +1,62 @@
+// Shadow memory: who touched which bytes last, kept so that every race shows whatever the schedule.
+//
+// Threads of a launch run one at a time, so "at the same time" is a matter of bookkeeping. Every access leaves a tag
+//     id (44 bits) | thread in its threadgroup (10) | access site (10).
+// ids only grow: one is drawn when a threadgroup starts, at each threadgroup barrier and at each simdgroup barrier. An id alone
+// tells an access of an earlier launch (dead), of another threadgroup of this launch, of an earlier barrier interval (ordered before
+// us) or of ours, so nothing is ever cleared.
+//
+// Memory is watched in granules, all of one size within a 4 KiB page: 16 bytes at first, split when a smaller or unaligned access
+// comes, so a cell always stands for bytes that were accessed together. Per granule there are up to five tags, each kind in an
+// array that exists only in pages that need it: the last plain write, two readers, two atomic accessors. Two of the latter are
+// enough, see `remember`.
 #pragma once
 #include <cstddef>
 #include <cstdint>
+
 namespace smr {
-// Drops the shadow pages of a block that is being freed.
-void shadow_release(uintptr_t begin, size_t size);
-}
+
+using Tag = uint64_t;
+constexpr int kSiteBits = 10, kThreadBits = 10, kIdShift = kSiteBits + kThreadBits;
+constexpr uint32_t kSites = 1u << kSiteBits;
+
+inline uint64_t tag_id(Tag t) { return t >> kIdShift; }
+inline uint32_t tag_thread(Tag t) { return static_cast<uint32_t>(t >> kSiteBits) & 1023; }
+inline uint32_t tag_site(Tag t) { return static_cast<uint32_t>(t) & (kSites - 1); }
+
+struct Page {
+  Tag* write;
+  Tag* read[2];
+  Tag* atomic[2];
+  uint8_t shift;  // log2 of the granule's size
+  uint8_t used;
+};
+
+// What orders the accesses to one kind of memory (device, threadgroup) right now.
+struct Order {
+  uint64_t horizon;      // older ids are dead: the launch's first id for device memory, the threadgroup's for threadgroup memory
+  uint64_t group_first;  // older ids (not dead) are of other threadgroups of this launch
+  uint64_t first;        // older ids of this threadgroup are ordered before us by a threadgroup barrier
+  uint64_t now[32];      // current id of each SIMD-group; older ids of the same SIMD-group are ordered by a simdgroup barrier
+};
+
+enum Access : uint32_t { kRead = 1, kWrite = 2, kAtomic = 4 };
+
+struct Conflict {
+  Tag tag = 0;          // 0: none
+  uint32_t access = 0;  // what the other one did
+  uintptr_t at = 0;     // first byte of the granule
+};
+
+// Checks an access of [p, p + n) by the thread in `me` (a tag of the present moment) against the shadow, and records it. The
+// pages array covers the address pages from first_page on. Returns the first conflict; nothing is recorded from there on.
+Conflict shadow_access(Page* pages, uintptr_t first_page, const Order& order, uintptr_t p, size_t n, Access access, Tag me);
+
+// First byte of [p, p + n) not written since id `since`, or p + n. For threadgroup memory.
+uintptr_t shadow_unwritten(const Page* pages, uintptr_t first_page, uintptr_t p, size_t n, uint64_t since);
+
+Page* shadow_pages();                                // the arena's, page 0 at the arena's base
+void shadow_release(uintptr_t begin, size_t size);  // forgets an arena block that is being freed
+void shadow_release(Page* pages, size_t count);
+
+}  // namespace smr

@@ -80,6 +80,66 @@ const char* smr_unwritten_kernel(const void* data);
 // How many blocks hold bytes that a kernel was given and has not written. Zero nearly always: then smr_first_unwritten need not be called.
 int64_t smr_tracked_blocks(void);
 
+
+// ---- launching, for compile_shader ------------------------------------------------------------------------------
+
+enum smr_binding_flags { SMR_READ_ONLY = 1, SMR_BY_VALUE = 2, SMR_UNSET = 4 };
+
+typedef struct smr_binding {
+  void* data;             // device memory, or the bytes of an argument by value (copied)
+  uint64_t size;          // bytes that the kernel may touch, from data on; 0 for unset and for empty tensors
+  const char* name;       // the kernel's parameter
+  uint32_t index;         // n of [[buffer(n)]], unique
+  uint32_t element_size;  // of the parameter's pointee, for messages
+  uint32_t flags;
+} smr_binding;
+
+enum smr_launch_flags { SMR_CHECKED = 1 };
+
+typedef struct smr_launch_info {
+  msl_entry entry;
+  const char* kernel;
+  const smr_binding* bindings;
+  uint32_t binding_count;   // <= 31, each index < 31
+  uint32_t threads[3];      // the grid, in threads; none 0
+  uint32_t group_size[3];   // product <= 1024; none 0
+  uint32_t flags;
+  uint64_t seed;            // of the schedule: same seed, same order
+  double watchdog_seconds;  // processor time after which the launch is stopped
+} smr_launch_info;
+
+enum smr_kind {
+  SMR_OK = 0, SMR_RACE, SMR_OUT_OF_BOUNDS, SMR_UNINITIALISED_READ, SMR_READ_ONLY_WRITE, SMR_BARRIER_DIVERGENCE,
+  SMR_SIMD_DIVERGENCE, SMR_MISSING_LANE, SMR_WATCHDOG, SMR_CRASH, SMR_STACK_OVERFLOW, SMR_ARITHMETIC, SMR_OUT_OF_MEMORY
+};
+enum smr_space { SMR_NOWHERE = 0, SMR_DEVICE, SMR_CONSTANT, SMR_THREADGROUP, SMR_PROGRAM, SMR_STACK };
+
+typedef struct smr_lane {
+  uint32_t group[3];     // threadgroup_position_in_grid
+  uint32_t thread;       // thread_index_in_threadgroup; lane = thread % 32, SIMD-group = thread / 32
+  uint32_t access;       // 1 read, 2 write, 4 atomic
+  int32_t line;          // of the .metal source, 0 if unknown
+  uint64_t pc;           // inside the kernel's library, 0 if unknown
+} smr_lane;
+
+typedef struct smr_report {
+  uint32_t kind, space;
+  uint32_t lane_count;
+  smr_lane lanes[2];       // the lane that was stopped, then (for races) the one that it conflicts with
+  int32_t buffer;          // n of [[buffer(n)]], -1 for other memory
+  uint32_t element_size;
+  int64_t offset;          // bytes from the start of that memory
+  uint64_t access_size, bound_size;
+  uint64_t address;
+  uint64_t library_base;   // where the kernel's library is loaded: pc - library_base is what a debugger wants
+  uint32_t op;             // enum msl_simd_op
+  char name[128];          // of the memory
+  char text[768];          // which lanes are where, for divergence
+} smr_report;
+
+// Runs a kernel to its end or to its first fault. Returns report->kind. One launch at a time; other threads wait.
+uint32_t smr_launch(const smr_launch_info* info, smr_report* report);
+
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }

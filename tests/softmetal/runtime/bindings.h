@@ -1,0 +1,33 @@
+// From a launch's arguments to ranges of memory that its kernel may touch.
+#pragma once
+#include <vector>
+
+#include "state.h"
+
+namespace smr {
+
+class Bindings {
+ public:
+  // Fills g.buffers and g.ranges. False: the arena has no room.
+  bool bind(const smr_launch_info& info);
+  // Copies moved memory back and settles which bytes were written.
+  void unbind();
+
+ private:
+  // Bytes that live elsewhere during the launch, with guard room of their own: one of several separate views of one storage,
+  // whose overruns would otherwise land in its neighbour unseen, or memory from outside the arena.
+  struct Moved {
+    uintptr_t from, to;
+    size_t size;
+    void* block;
+    bool write_back;
+  };
+
+  bool move(uintptr_t begin, size_t size, bool write_back, const char* kernel);
+  bool separate(const smr_launch_info& info);
+  uintptr_t address(uintptr_t p, size_t size) const;
+
+  std::vector<Moved> moved_;
+};
+
+}  // namespace smr
