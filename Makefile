@@ -25,8 +25,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 CXX_FOUND = $(shell for c in "$${CXX%% *}" c++ g++ clang++; do command -v "$$c" >/dev/null 2>&1 && { echo "$$c"; break; }; done)
 
-# The stamp's name carries the hash of what is installed: an edited requirements file makes a new stamp.
-hash = $(shell cksum $(1) 2>/dev/null | cut -d' ' -f1)
+# The stamp's name carries a checksum of what is installed: an edited requirements file makes a new stamp.
+hash = $(shell cat $(1) 2>/dev/null | cksum | cut -d' ' -f1)
 
 .PHONY: help venv demo test test-full test-torch test-comfyui lint clean distclean need-tools
 
@@ -65,10 +65,25 @@ test-torch: need-tools  ## device and core on another torch: make test-torch TOR
 	@$(MAKE) --no-print-directory VENV=$(TORCH_VENV) REQUIREMENTS=.cache/requirements-torch-$(TORCH).txt venv
 	@$(TORCH_VENV)/bin/python -m pytest -q -n $(JOBS) --dist worksteal tests/softmetal tests/metal_kernels $(ARGS)
 
-test-comfyui: $(STAMP)  ## the pack in a real ComfyUI: make test-comfyui COMFYUI_PATH=/path/to/ComfyUI
+# A ComfyUI needs 2 GB of packages: in a venv of its own, with the comfy packages at the versions that this checkout asks for.
+COMFYUI_VENV := .venv-comfyui
+COMFYUI_REQUIREMENTS := $(REQUIREMENTS) tests/comfyui/requirements.txt
+COMFYUI_STAMP = $(COMFYUI_VENV)/.installed-$(call hash,$(COMFYUI_REQUIREMENTS) $(COMFYUI_PATH)/requirements.txt)
+$(COMFYUI_VENV)/.installed-%: | need-tools
+	@echo "Setting up $(COMFYUI_VENV) (once; about four minutes) ..."
+	@test -x $(COMFYUI_VENV)/bin/python || $(PYTHON) -m venv $(COMFYUI_VENV)
+	@$(COMFYUI_VENV)/bin/pip install $(PIP_QUIET) $(PIP_ARGS) -r $(REQUIREMENTS)
+	@$(COMFYUI_VENV)/bin/pip install $(PIP_QUIET) $(PIP_ARGS) --no-deps torchvision==0.28.0 \
+		$$(grep -E '^comfy(ui-frontend-package|ui-embedded-docs|-kitchen|-aimdo)==' "$(COMFYUI_PATH)/requirements.txt")
+	@$(COMFYUI_VENV)/bin/pip install $(PIP_QUIET) $(PIP_ARGS) -r tests/comfyui/requirements.txt
+	@$(COMFYUI_VENV)/bin/python tests/comfyui/cpu_shims.py
+	@rm -f $(COMFYUI_VENV)/.installed-* && touch $@
+
+test-comfyui:  ## the pack in a real ComfyUI: make test-comfyui COMFYUI_PATH=/path/to/ComfyUI
 	@test -f "$(COMFYUI_PATH)/main.py" || { echo "error: COMFYUI_PATH='$(COMFYUI_PATH)' holds no main.py. Give a checkout of" \
 		"ComfyUI 0.30 or newer: make test-comfyui COMFYUI_PATH=/path/to/ComfyUI" >&2; exit 2; }
-	@COMFYUI_PATH="$(abspath $(COMFYUI_PATH))" $(PYTEST) -q -m comfyui tests/comfyui $(ARGS)
+	@$(MAKE) --no-print-directory $(COMFYUI_STAMP)
+	@COMFYUI_PATH="$(abspath $(COMFYUI_PATH))" $(COMFYUI_VENV)/bin/python -m pytest -q -m comfyui tests/comfyui $(ARGS)
 
 lint: $(STAMP)  ## ruff over everything
 	@$(PY) -m ruff check .
@@ -78,4 +93,4 @@ clean:  ## remove compiled caches and outputs
 	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean  ## remove the venvs too
-	@rm -rf .venv .venv-torch-*
+	@rm -rf .venv .venv-*
