@@ -150,6 +150,8 @@ bool open_barrier() {
     report_divergence(SMR_BARRIER_DIVERGENCE, first);
     return false;
   }
+  if (g.flags[first] & 2) settle_pending(SMR_THREADGROUP);
+  if (g.failed) return false;
   const uint64_t id = ++last_id;
   for (Order* order : {&g.device, &g.threadgroup}) {
     if (!(g.flags[first] & (order == &g.device ? 1u : 2u))) continue;
@@ -204,6 +206,7 @@ void run_group(uint64_t linear) {
       }
     }
   } while (!g.failed && open_barrier());
+  settle_pending(SMR_THREADGROUP);
 }
 
 void drop_fibres() {
@@ -256,6 +259,8 @@ const msl_simd_values* msl_rt_simd_exchange(uint32_t op, const void* value, uint
   return &values;
 }
 
+uint32_t msl_rt_lane(void) { return g.thread % kLanes; }
+
 void msl_rt_missing_lane(uint32_t op, uint32_t lane, int line) {
   if (!g.fibre) return;
   smr_report& report = begin_report(SMR_MISSING_LANE);
@@ -273,6 +278,7 @@ uint32_t smr_launch(const smr_launch_info* info, smr_report* report) {
   g.report = report;
   g.checked = info->flags & SMR_CHECKED;
   g.failed = g.expired = false;
+  g.pending.kind = SMR_OK;
   g.random = info->seed * 0x9E3779B97F4A7C15ULL + 0xD1B54A32D192ED03ULL;
   if (!g.random) g.random = 1;
   g.group_total = 1;
@@ -297,6 +303,7 @@ uint32_t smr_launch(const smr_launch_info* info, smr_report* report) {
     const auto number = static_cast<unsigned __int128>(g.group_number);
     run_group(static_cast<uint64_t>((number * g.group_step + g.group_shift) % g.group_total));
   }
+  settle_pending(SMR_NOWHERE);
   g.running = false;
   stop_watchdog();
   restore_signals();

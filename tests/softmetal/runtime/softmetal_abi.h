@@ -51,6 +51,9 @@ enum msl_simd_op {
   MSL_SIMD_PREFIX, MSL_SIMD_BALLOT, MSL_SIMD_MATRIX, MSL_QUAD
 };
 
+// thread_index_in_simdgroup of the calling thread: shuffles by an offset start from it.
+uint32_t msl_rt_lane(void);
+
 // A shuffle or broadcast would read `lane`, which this SIMD-group does not have (a partial group's tail): reported, does not return.
 void msl_rt_missing_lane(uint32_t op, uint32_t lane, int line);
 
@@ -71,7 +74,7 @@ int smr_arena_contains(const void* p);
 
 // Initialised bytes. A block is born fresh. Storage is tracked byte by byte only from the moment a kernel binds it while fresh;
 // a write by an ATen op (smr_mark_written) ends tracking of those bytes.
-void smr_mark_fresh(void* p, size_t bytes);      // a block handed out by the allocator: nothing in it was written yet
+void smr_mark_fresh(void* p, size_t bytes);      // a block handed out by the allocator: nothing in its `bytes` in use was written yet
 void smr_mark_written(void* p, size_t bytes);
 // Index of the first element that a kernel bound as output and left unwritten, or -1. Strided: elements of a tensor (strides in elements).
 int64_t smr_first_unwritten(const void* data, uint32_t itemsize, int32_t ndim, const int64_t* sizes, const int64_t* strides);
