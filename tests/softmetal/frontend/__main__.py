@@ -1,0 +1,30 @@
+"""python -m softmetal.frontend FILE.metal ... : compile, and print the kernels. Errors go to stderr; exit status 1."""
+import argparse
+import sys
+from pathlib import Path
+
+from . import CompileError, ToolchainError, compile
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m softmetal.frontend", description="Compile Metal source for the software device.")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.metal")
+    parser.add_argument("--fast", action="store_true", help="without memory checks")
+    options = parser.parse_args(arguments)
+    failed = False
+    for path in options.files:
+        try:
+            library = compile(path.read_bytes().decode("latin-1"), checked=not options.fast)
+        except (CompileError, OSError) as error:
+            print(f"{path}:\n{error}", file=sys.stderr)
+            failed = True
+            continue
+        print(f"{path}: {len(library.kernels)} kernels, {library.path}")
+        for kernel in library.kernels.values():
+            arguments_text = ", ".join(f"{a.type} {a.name} [[buffer({a.index})]]" for a in kernel.arguments)
+            print(f"  {kernel.name}({arguments_text})  threadgroup memory {kernel.threadgroup_bytes} bytes")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

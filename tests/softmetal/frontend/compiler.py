@@ -1,0 +1,69 @@
+"""The whole way from source text to a Library: preprocess, translate, compile, judge, erase address spaces, link."""
+import tempfile
+from pathlib import Path
+
+from . import cache, reflection, toolchain
+from .diagnostics import CompileError, from_clang, message
+from .erase import erase_address_spaces
+from .kernels import Entry
+from .library import Argument, Kernel, Library
+from .rules import check_source
+from .translate import Translation
+
+MAX_THREADGROUP_BYTES = 32768
+_SPACES = {1: "device", 4: "constant"}
+_FIELDS = 6  # numbers that MSL_DESCRIBE gives for each buffer, after its index
+
+
+def compile(source: str, *, checked: bool = True) -> Library:  # noqa: A001 - the name that users of the module look for
+    """Compile MSL source text.
+
+    checked: every memory access is reported to the runtime; else vectorised code without checks ("fast mode").
+    Raises CompileError for a source that Metal would refuse, ToolchainError when the compiler is missing.
+    """
+    check_source(source)
+    key = cache.key(source, checked)
+    return cache.load(key) or _build(source, checked, key)
+
+
+def _build(source: str, checked: bool, key: str) -> Library:
+    preprocessed = toolchain.preprocess(source)
+    if preprocessed.returncode:
+        raise CompileError(from_clang(preprocessed.stderr, source))
+    translation = Translation(preprocessed.stdout)
+    with tempfile.TemporaryDirectory(prefix="softmetal-") as folder:
+        ir_path = Path(folder) / "module.ll"
+        made = toolchain.to_ir(translation.text, ir_path)
+        if made.returncode:
+            raise CompileError(from_clang(made.stderr, source))
+        ir = ir_path.read_text()
+        kernels = _kernels(translation.entries, reflection.read(ir))
+        ir_path.write_text(erase_address_spaces(ir))
+        shared_object = Path(folder) / "module.so"
+        toolchain.to_shared_object(ir_path, shared_object, checked)
+        return cache.store(key, Library(shared_object, {k.name: k for k in kernels}, checked))
+
+
+def _kernels(entries: list[Entry], module: reflection.Module) -> list[Kernel]:
+    kernels = []
+    for number, entry in enumerate(entries):
+        target = module.targets[number]
+        threads, *numbers = module.meta[number]
+        memory = sum(module.functions[name].threadgroup_bytes for name in module.reached(target))
+        if memory > MAX_THREADGROUP_BYTES:
+            raise CompileError(message(entry.definition.line, (
+                f"kernel '{entry.host_name}': threadgroup memory size ({memory}) exceeds the maximum threadgroup memory "
+                f"allowed ({MAX_THREADGROUP_BYTES})")))
+        looping = module.recursive(target)
+        if looping:
+            raise CompileError(message(entry.definition.line, f"kernel '{entry.host_name}': recursive function calls are not supported in Metal ('{looping}')"))
+        kernels.append(Kernel(entry.host_name, entry.symbol, _arguments(entry, numbers, module.types.get(number, [])), threads or None, memory, entry.definition.line))
+    return kernels
+
+
+def _arguments(entry: Entry, numbers: list[int], types: list[str]) -> list[Argument]:
+    arguments = []
+    for position, parameter in enumerate(entry.buffers):
+        index, space, reference, const, size, alignment = numbers[position * _FIELDS : (position + 1) * _FIELDS]
+        arguments.append(Argument(index, parameter.name, types[position], _SPACES[space], bool(reference), bool(const), size, alignment))
+    return sorted(arguments, key=lambda argument: argument.index)

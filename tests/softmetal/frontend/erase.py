@@ -1,0 +1,16 @@
+"""LLVM IR with Metal's address spaces to LLVM IR for a CPU, whose only memory is flat."""
+import re
+
+_SPACE = re.compile(r" addrspace\(\d+\)")
+# Promises that the optimiser would use to move or drop the very accesses that are to be checked.
+_PROMISES = re.compile(r" (?:dereferenceable(?:_or_null)?\(\d+\)|inrange\([^)]*\))|(?<=getelementptr) (?:inbounds|nuw|nusw)(?: (?:nuw|nusw))*")
+_CONSTANT = re.compile(r"^(@[\w.$]+ = .*?)addrspace\(4\) constant (?=[\[%<{])", re.M)
+
+
+def erase_address_spaces(ir: str) -> str:
+    """Erase address spaces; drop in-bounds promises; keep arrays in constant memory from being folded into the code."""
+    ir = _CONSTANT.sub(r"\1externally_initialized global ", ir)
+    ir = _PROMISES.sub("", ir)
+    ir = ir.replace("addrspacecast (ptr", "bitcast (ptr").replace("addrspacecast ptr", "bitcast ptr")
+    ir = _SPACE.sub("", ir)
+    return re.sub(r"(@llvm\.[\w.]+)", lambda m: re.sub(r"\.p[134](?=\.|$)", ".p0", m[1]), ir)

@@ -1,0 +1,15 @@
+// The metal:: library of the software device: one set of headers. What depends on the target (how a barrier is reached, how
+// lanes exchange values, which functions compute exp) stands in one small file for each target.
+#pragma once
+#include "msl/types.h"
+#include "msl/traits.h"
+#include "msl/limits.h"
+#include "msl/convert.h"
+#include "msl/packed.h"
+#include "msl/target_cpu.h"
+#include "msl/math.h"
+#include "msl/integer.h"
+#include "msl/relational.h"
+#include "msl/synchronization.h"
+#include "msl/simdgroup.h"
+#include "msl/entry.h"

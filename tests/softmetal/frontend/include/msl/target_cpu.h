@@ -1,0 +1,132 @@
+// The CPU target: how compiled kernels reach the runtime (softmetal_abi.h), and which functions compute the transcendental ones.
+// Another target is another file with the same names in namespace msl::target, and the same four macros.
+#pragma once
+#include "softmetal_abi.h"
+
+extern "C" {
+// convergent: no call may be made control-dependent on more conditions than the source makes it.
+__attribute__((convergent)) void msl_rt_threadgroup_barrier(uint32_t flags, int line);
+__attribute__((convergent)) void msl_rt_simdgroup_barrier(uint32_t flags, int line);
+__attribute__((convergent)) const msl_simd_values* msl_rt_simd_exchange(uint32_t op, const void* value, uint32_t size, int line);
+__attribute__((noreturn)) void msl_rt_missing_lane(uint32_t op, uint32_t lane, int line);
+
+// float -> bfloat, round to nearest even: clang calls this where the CPU has no instruction for it.
+__attribute__((used, no_sanitize("kernel-address"), visibility("hidden"))) inline bfloat __truncsfbf2(float value) {
+  const uint bits = __builtin_bit_cast(uint, value);
+  const uint rounded = (bits & 0x7fffffffu) > 0x7f800000u ? (bits | 0x400000u) : bits + 0x7fffu + ((bits >> 16) & 1u);
+  return __builtin_bit_cast(bfloat, (ushort)(rounded >> 16));
+}
+}
+
+// ---- entries: what the runtime looks up and calls ----------------------------------------------------------------------
+#define MSL_ENTRY(n) \
+  extern "C" __attribute__((used, visibility("default"))) void msl_kernel_##n(void* const* msl_buffers, const msl_thread* msl_position)
+#define MSL_BUFFER(index) msl_buffers[index]
+#define MSL_POSITION(name) msl::target::name(msl_position)
+// Guard room round a threadgroup variable, and its announcement by each thread that reaches it.
+#define MSL_THREADGROUP(type, name) \
+  alignas(256) static threadgroup unsigned char name##__storage[256 + (sizeof(type) + 255) / 256 * 256 + 256]; \
+  threadgroup type& name = *(threadgroup type*)(name##__storage + 256); \
+  msl_rt_threadgroup_variable((void*)(name##__storage + 256), sizeof(type), #name)
+
+namespace msl {
+struct coordinates { uint x, y, z; };
+namespace target {
+#define MSL_X(name) MSL_INLINE coordinates name(const msl_thread* t) { return {t->name[0], t->name[1], t->name[2]}; }
+MSL_X(thread_position_in_grid) MSL_X(thread_position_in_threadgroup) MSL_X(threadgroup_position_in_grid)
+MSL_X(threadgroups_per_grid) MSL_X(threads_per_grid) MSL_X(threads_per_threadgroup) MSL_X(dispatch_threads_per_threadgroup)
+#undef MSL_X
+#define MSL_X(name) MSL_INLINE coordinates name(const msl_thread* t) { return {t->name, 0, 0}; }
+MSL_X(thread_index_in_threadgroup) MSL_X(thread_index_in_simdgroup) MSL_X(simdgroup_index_in_threadgroup)
+MSL_X(simdgroups_per_threadgroup) MSL_X(dispatch_simdgroups_per_threadgroup) MSL_X(threads_per_simdgroup)
+#undef MSL_X
+MSL_INLINE coordinates thread_execution_width(const msl_thread* t) { return {t->threads_per_simdgroup, 0, 0}; }
+MSL_INLINE coordinates quadgroup_index_in_threadgroup(const msl_thread* t) { return {t->thread_index_in_threadgroup / 4, 0, 0}; }
+MSL_INLINE coordinates thread_index_in_quadgroup(const msl_thread* t) { return {t->thread_index_in_threadgroup % 4, 0, 0}; }
+
+MSL_INLINE uint lane() { return msl_rt_lane(); }
+MSL_INLINE void threadgroup_barrier(uint flags, int line) { msl_rt_threadgroup_barrier(flags, line); }
+MSL_INLINE void simdgroup_barrier(uint flags, int line) { msl_rt_simdgroup_barrier(flags, line); }
+
+// ---- lanes: all values of a SIMD-group, through the runtime's one collective ------------------------------------------
+// Not instrumented: what they read is the runtime's own memory. Not inlined, because clang does not mix the two kinds.
+#define MSL_LANES __attribute__((noinline, convergent, no_sanitize("kernel-address"))) inline
+
+template <class T> MSL_INLINE T lane_value(const msl_simd_values* all, uint lane) {
+  T value;
+  __builtin_memcpy(&value, all->data + lane * all->stride, sizeof(T));
+  return value;
+}
+
+// The values of the active lanes of [first, first + width) combined pairwise; `width` is a power of two.
+template <class Operation, class T> MSL_LANES T reduce(uint op, T value, uint first, uint width, int line) {
+  const msl_simd_values* all = msl_rt_simd_exchange(op, &value, sizeof(T), line);
+  T values[32];
+  bool present[32];
+  for (uint i = 0; i < width; ++i) {
+    present[i] = (all->active >> (first + i)) & 1;
+    if (present[i]) values[i] = lane_value<T>(all, first + i);
+  }
+  for (uint half_width = width / 2; half_width; half_width /= 2)
+    for (uint i = 0; i < half_width; ++i) {
+      if (present[i] && present[i + half_width]) values[i] = Operation::apply(values[i], values[i + half_width]);
+      else if (present[i + half_width]) values[i] = values[i + half_width];
+      present[i] = present[i] || present[i + half_width];
+    }
+  return values[0];
+}
+
+// The values of active lanes before this one, combined in order; with this one's own when inclusive.
+template <class Operation, class T> MSL_LANES T prefix(T value, T start, uint lane, bool inclusive, int line) {
+  const msl_simd_values* all = msl_rt_simd_exchange(MSL_SIMD_PREFIX, &value, sizeof(T), line);
+  T result = start;
+  for (uint i = 0; i < lane + (inclusive ? 1 : 0); ++i)
+    if ((all->active >> i) & 1) result = Operation::apply(result, lane_value<T>(all, i));
+  return result;
+}
+
+// The value of lane `source`; it must take part.
+template <class T> MSL_LANES T read_lane(uint op, T value, uint source, int line) {
+  const msl_simd_values* all = msl_rt_simd_exchange(op, &value, sizeof(T), line);
+  if (source >= 32 || !((all->active >> source) & 1)) msl_rt_missing_lane(op, source, line);
+  return lane_value<T>(all, source);
+}
+// The value of lane `source`, or `other` where `source` lies outside [first, last).
+template <class T> MSL_LANES T read_lane_or(uint op, T value, int source, int first, int last, T other, int line) {
+  const msl_simd_values* all = msl_rt_simd_exchange(op, &value, sizeof(T), line);
+  if (source < first || source >= last) return other;
+  if (!((all->active >> source) & 1)) msl_rt_missing_lane(op, (uint)source, line);
+  return lane_value<T>(all, (uint)source);
+}
+template <class T> MSL_LANES T read_first(uint op, T value, int line) {
+  const msl_simd_values* all = msl_rt_simd_exchange(op, &value, sizeof(T), line);
+  return lane_value<T>(all, (uint)__builtin_ctz(all->active));
+}
+MSL_LANES uint active(int line) { const uchar one = 1; return msl_rt_simd_exchange(MSL_SIMD_BALLOT, &one, 1, line)->active; }
+MSL_LANES uint ballot(bool vote, int line) {
+  const uchar mine = vote;
+  const msl_simd_values* all = msl_rt_simd_exchange(MSL_SIMD_BALLOT, &mine, 1, line);
+  uint votes = 0;
+  for (uint i = 0; i < 32; ++i)
+    if (((all->active >> i) & 1) && all->data[i * all->stride]) votes |= 1u << i;
+  return votes;
+}
+
+// ---- math: correctly rounded operations are instructions; the rest are the C library's float functions (libm is in the process)
+#define MSL_X(name) MSL_INLINE float name(float x) { return __builtin_##name##f(x); }
+MSL_X(exp) MSL_X(exp2) MSL_X(log) MSL_X(log2) MSL_X(log10) MSL_X(sin) MSL_X(cos) MSL_X(tan) MSL_X(asin) MSL_X(acos) MSL_X(atan)
+MSL_X(sinh) MSL_X(cosh) MSL_X(tanh) MSL_X(asinh) MSL_X(acosh) MSL_X(atanh)
+MSL_X(sqrt) MSL_X(floor) MSL_X(ceil) MSL_X(trunc) MSL_X(rint) MSL_X(round)
+#undef MSL_X
+MSL_INLINE float exp10(float x) { return __builtin_powf(10.0f, x); }
+MSL_INLINE float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+MSL_INLINE float pow(float x, float y) { return __builtin_powf(x, y); }
+MSL_INLINE float atan2(float y, float x) { return __builtin_atan2f(y, x); }
+MSL_INLINE float fmod(float x, float y) { return __builtin_fmodf(x, y); }
+MSL_INLINE float nextafter(float x, float y) { return __builtin_nextafterf(x, y); }
+MSL_INLINE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+MSL_INLINE float fmin(float a, float b) { return __builtin_fminf(a, b); }
+MSL_INLINE float fmax(float a, float b) { return __builtin_fmaxf(a, b); }
+MSL_INLINE float ldexp(float x, int e) { return __builtin_ldexpf(x, e); }
+}  // namespace target
+}  // namespace msl

@@ -1,0 +1,89 @@
+"""Read back from the intermediate code what the compiler knows: argument types, threadgroup memory, calls."""
+import re
+from dataclasses import dataclass, field
+
+_DEFINE = re.compile(r"^define [^@\n]*@(\"[^\"]+\"|[\w.$]+)\(", re.M)
+_CALL = re.compile(r"\b(?:call|invoke) [^@\n]*@(\"[^\"]+\"|[\w.$]+)\(")
+_VARIABLE = re.compile(r"call void @msl_rt_threadgroup_variable\(.*, i64 noundef (\d+), ptr")
+_TABLE = re.compile(r"^@msl_(meta|types|target|name)_(\d+) = [^\n]*? (?:constant|global) (?:\[\d+ x )?(?:i64|ptr|i8)\]? ([^\n]*?), align", re.M)
+_STRING = re.compile(r'^@([\w.$]+) = [^\n]*constant \[\d+ x i8\] c"((?:[^"\\]|\\[0-9A-F]{2})*)"', re.M)
+
+
+@dataclass
+class Function:
+    calls: set[str] = field(default_factory=set)
+    threadgroup_bytes: int = 0
+
+
+@dataclass
+class Module:
+    """Tables of each entry by number, and the call graph of the functions that are defined here."""
+
+    meta: dict[int, list[int]] = field(default_factory=dict)
+    types: dict[int, list[str]] = field(default_factory=dict)
+    targets: dict[int, str] = field(default_factory=dict)
+    functions: dict[str, Function] = field(default_factory=dict)
+
+    def reached(self, name: str) -> set[str]:
+        """The functions that `name` calls, directly or not, with itself."""
+        seen, todo = set(), [name]
+        while todo:
+            function = todo.pop()
+            if function in seen or function not in self.functions:
+                continue
+            seen.add(function)
+            todo += self.functions[function].calls
+        return seen
+
+    def recursive(self, name: str) -> str | None:
+        """A function in reach of `name` that can call itself, or None."""
+        state: dict[str, int] = {}
+        stack = [(name, iter(self.functions[name].calls))]
+        state[name] = 1
+        while stack:
+            function, calls = stack[-1]
+            callee = next((c for c in calls if c in self.functions), None)
+            if callee is None:
+                state[function] = 2
+                stack.pop()
+            elif state.get(callee) == 1:
+                return callee
+            elif callee not in state:
+                state[callee] = 1
+                stack.append((callee, iter(self.functions[callee].calls)))
+        return None
+
+
+def read(ir: str) -> Module:
+    """The Module that a text of LLVM IR describes."""
+    module = Module()
+    strings = {name: _unescape(value) for name, value in _STRING.findall(ir)}
+    for kind, number, value in _TABLE.findall(ir):
+        if kind == "meta":
+            module.meta[int(number)] = [int(v) for v in re.findall(r"i64 (-?\d+)", value)]
+        elif kind == "types":
+            module.types[int(number)] = [_type_name(strings[name]) for name in re.findall(r"@([\w.$]+)", value)]
+        elif kind == "target":
+            module.targets[int(number)] = re.search(r"@(\"[^\"]+\"|[\w.$]+)", value)[1]
+    starts = [(m.start(), m[1]) for m in _DEFINE.finditer(ir)]
+    for start, name in starts:
+        body = ir[start : ir.find("\n}\n", start)]
+        module.functions[name] = Function(set(_CALL.findall(body, body.find("\n"))), _threadgroup_bytes(body))
+    return module
+
+
+def _threadgroup_bytes(body: str) -> int:
+    """Sizes of the variables that a kernel's body announces, each rounded up to 16 as Metal lays them out."""
+    return sum((int(size) + 15) // 16 * 16 for size in _VARIABLE.findall(body))
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\([0-9A-F]{2})", lambda m: chr(int(m[1], 16)), text).rstrip("\0")
+
+
+def _type_name(pretty: str) -> str:
+    """"const char *msl::type_name() [T = const __attribute__((address_space(1))) float *]" -> "const device float *"."""
+    text = pretty[pretty.index("[T = ") + 5 : -1]
+    for number, word in (("1", "device"), ("3", "threadgroup"), ("4", "constant")):
+        text = text.replace(f"__attribute__((address_space({number})))", word)
+    return text.replace("msl_user::", "").replace("_Float16", "half").replace("__bf16", "bfloat").replace("const constant", "constant")

@@ -1,0 +1,111 @@
+"""The clang and the linker inside the PyPI package ziglang, and where compiled things are kept."""
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+INCLUDE = Path(__file__).resolve().parent / "include"
+RUNTIME = Path(__file__).resolve().parents[1] / "runtime"  # softmetal_abi.h
+
+# Strict IEEE arithmetic: no contraction, half and bfloat rounded after every operation, as Metal's safe math does.
+# Type punning through pointers is common in Metal, so no strict aliasing. _Float16 needs F16C; every x86-64-v3 has it.
+LANGUAGE_FLAGS = (
+    "-x", "c++", "-std=c++17", "-nostdinc", "-nostdinc++", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics",
+    "-fno-strict-aliasing", "-fno-math-errno", "-ffp-contract=off", "-march=x86-64-v3", "-fvisibility=hidden", "-fPIC",
+    "-Xclang", "-ffloat16-excess-precision=none", "-Xclang", "-fbfloat16-excess-precision=none",
+    "-gline-tables-only", "-gdwarf-4", "-fno-color-diagnostics", "-ferror-limit=20", "-ftemplate-backtrace-limit=4",
+)
+WARNING_FLAGS = ("-w", "-Werror=return-type", "-Werror=array-bounds", "-Werror=unknown-attributes", "-Werror=ignored-attributes")
+IR_FLAGS = ("-O2", "-Xclang", "-disable-llvm-passes", "-fsanitize=kernel-address")
+
+# Every access becomes a call (__asan_load4_noabort ...), in the order in which the optimised code makes them.
+CHECK_FLAGS = (
+    "-fsanitize=kernel-address", "-fno-vectorize", "-fno-slp-vectorize", "-mllvm", "-asan-instrumentation-with-call-threshold=0",
+    "-mllvm", "-asan-stack=0", "-mllvm", "-asan-globals=1", "-mllvm", "-asan-opt=0",
+)
+
+
+class ToolchainError(RuntimeError):
+    """The compiler itself is missing or broken: not a fault of the Metal source."""
+
+
+@functools.cache
+def zig() -> str:
+    """Path of the `zig` binary in the installed ziglang wheel."""
+    spec = importlib.util.find_spec("ziglang")
+    if spec is None or not spec.submodule_search_locations:
+        raise ToolchainError("the software Metal device needs the PyPI package ziglang: pip install ziglang==0.17.1")
+    return str(Path(list(spec.submodule_search_locations)[0]) / "zig")
+
+
+@functools.cache
+def version() -> str:
+    return importlib.metadata.version("ziglang")
+
+
+@functools.cache
+def headers_digest() -> str:
+    """A hash of the library headers and of this package's own code: a change of either makes old cache entries stale."""
+    digest = hashlib.sha256()
+    for path in sorted([*INCLUDE.rglob("*"), *INCLUDE.parent.glob("*.py"), RUNTIME / "softmetal_abi.h"]):
+        if path.is_file():
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def cache_directory() -> Path:
+    """<repository>/.cache/softmetal/frontend, or below $SOFTMETAL_CACHE."""
+    root = os.environ.get("SOFTMETAL_CACHE")
+    base = Path(root) if root else Path(__file__).resolve().parents[3] / ".cache" / "softmetal"
+    return base / "frontend"
+
+
+def run(*arguments, text: str | None = None) -> subprocess.CompletedProcess:
+    """Run a tool of the wheel (`clang`, `ld.lld`) with `text` on its standard input."""
+    environment = dict(os.environ, LC_ALL="C")
+    return subprocess.run([zig(), *map(str, arguments)], input=text, capture_output=True, text=True, env=environment, check=False)
+
+
+def preprocess(source: str) -> subprocess.CompletedProcess:
+    flags = ("-E", "-x", "c++", "-std=c++17", "-nostdinc", "-nostdinc++", "-undef", "-w", "-fno-color-diagnostics")
+    return run("clang", *flags, "-I", INCLUDE / "metal", "-include", INCLUDE / "preprocess.h", "-", text=f'# 1 "program_source"\n{source}\n')
+
+
+def library_header(name: str) -> Path:
+    """The metal:: library, precompiled (built once for each version of headers and compiler; safe among processes)."""
+    header = INCLUDE / "msl" / f"{name}.h"
+    target = cache_directory() / f"{name}-{headers_digest()[:20]}-{version()}.pch"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, suffix=".tmp")
+        os.close(handle)
+        flags = [flag for flag in LANGUAGE_FLAGS if flag not in ("-x", "c++")]
+        made = run("clang", "-x", "c++-header", *flags, *IR_FLAGS, "-w", "-I", INCLUDE, "-I", INCLUDE / "abi", "-I", RUNTIME, header, "-o", temporary)
+        if made.returncode:
+            Path(temporary).unlink(missing_ok=True)
+            raise ToolchainError(f"the metal library headers do not compile:\n{made.stderr}")
+        os.replace(temporary, target)
+    return target
+
+
+def to_ir(text: str, output: Path) -> subprocess.CompletedProcess:
+    """Rewritten MSL to LLVM IR that still has its address spaces."""
+    source = output.with_suffix(".cpp")
+    source.write_text(text)
+    return run("clang", *LANGUAGE_FLAGS, *IR_FLAGS, *WARNING_FLAGS, "-include-pch", library_header("library"), "-S", "-emit-llvm",
+               source, "-o", output)
+
+
+def to_shared_object(ir: Path, output: Path, checked: bool) -> None:
+    """LLVM IR without address spaces to a shared object whose open symbols are the runtime's and libm's."""
+    flags = ("-x", "ir", "-O2", "-fPIC", "-march=x86-64-v3", "-ffp-contract=off", "-fno-math-errno", "-w")
+    made = run("clang", *flags, *(CHECK_FLAGS if checked else ()), "-c", ir, "-o", output.with_suffix(".o"))
+    if made.returncode:
+        raise ToolchainError(f"clang refuses the intermediate code:\n{made.stderr}")
+    linked = run("ld.lld", "-shared", "-nostdlib", "--hash-style=gnu", "-z", "nognustack", output.with_suffix(".o"), "-o", output)
+    if linked.returncode:
+        raise ToolchainError(f"the linker refuses the compiled code:\n{linked.stderr}")

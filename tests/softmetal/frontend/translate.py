@@ -1,0 +1,238 @@
+"""From preprocessed MSL to the C++ that clang compiles: kernels, attributes, threadgroup variables, literals and casts.
+
+Nothing here understands C++ types; the pass moves words about, keeps every line where it was, and leaves judging to the
+compiler wherever the compiler can judge.
+"""
+from .diagnostics import CompileError, message
+from .kernels import (
+    Entry,
+    KernelDefinition,
+    entry_text,
+    read_attributes,
+    read_parameters,
+    reject_unknown,
+    string_value,
+)
+from .lexer import SOURCE_NAME, Token, closing, closing_angle, plain, render, rewritten, split, tokenize
+from .rules import (
+    check_address_spaces,
+    check_body,
+    check_global,
+    check_tokens,
+)
+from .words import cast_words, rewrite_words
+
+_CLASS_KEYS = {"struct", "class", "union", "enum"}
+_QUALIFIERS = {"inline", "static", "constexpr", "extern", "METAL_FUNC", "__attribute__", "friend", "explicit"}
+
+
+class Translation:
+    """The result: `text` for the compiler, and the entries in the order of the source."""
+
+    def __init__(self, preprocessed: str):
+        self.tokens = tokenize(preprocessed)
+        self.entries: list[Entry] = []
+        self._kernels: dict[str, list[KernelDefinition]] = {}
+        self._after: dict[int, str] = {}
+        check_tokens(self.tokens)
+        rewrite_words(self.tokens, cast_words(self.tokens))
+        self._scope(0, len(self.tokens) - 1, "", in_class=False)
+        for index, text in sorted(self._after.items()):
+            self.tokens[index].out += text
+        self.text = f'namespace msl_user {{\n# 1 "{SOURCE_NAME}"\n{render(self.tokens)}\n}}\n'
+
+    # ---- declarations ------------------------------------------------------------------------------------------------
+
+    def _scope(self, index: int, end: int, namespace: str, in_class: bool) -> None:
+        """Declarations of a namespace or class between index and end."""
+        while index < end:
+            token = self.tokens[index]
+            if token.kind == "directive" or token.text in (";", "}"):
+                index += 1
+                continue
+            if in_class and token.text in ("public", "private", "protected"):
+                index += 2
+                continue
+            index = self._declaration(index, end, namespace, in_class)
+
+    def _declaration(self, start: int, end: int, namespace: str, in_class: bool) -> int:
+        """One declaration; returns the index after it."""
+        stop, assigned = start, False
+        while stop < end and self.tokens[stop].text not in (";", "{"):
+            text = self.tokens[stop].text
+            if text == "=" and self.tokens[stop - 1].text != "operator":
+                assigned = True
+            stop = closing(self.tokens, stop) + 1 if text in ("(", "[", "[[") else stop + 1
+            if assigned and stop < end and self.tokens[stop].text == "{":
+                stop = closing(self.tokens, stop) + 1
+        header = [t for t in self.tokens[start:stop] if t.kind != "directive"]
+        is_template = header[0].text == "template" and len(header) > 1 and header[1].text == "<"
+        body = header[closing_angle(header, 1) + 1 :] if is_template else header
+        words = {t.text for t in body}
+        if stop >= end or self.tokens[stop].text == ";":
+            self._simple(header, body, is_template, namespace, in_class, stop)
+            return stop + 1
+        close = closing(self.tokens, stop)
+        if body and body[0].text == "namespace":
+            inner = "".join(t.text for t in body[1:])
+            self._scope(stop + 1, close, f"{namespace}{inner}::" if inner else namespace, in_class=False)
+            return close + 1
+        if words & _CLASS_KEYS and "(" not in words:
+            read_attributes(body)
+            if "enum" not in words:
+                self._scope(stop + 1, close, namespace, in_class=True)
+            after = close
+            while after < end and self.tokens[after].text != ";":
+                after += 1
+            return after + 1
+        if "(" not in words:  # T name{initialiser};
+            while close < end and self.tokens[close].text != ";":
+                close += 1
+            self._simple(header, body, is_template, namespace, in_class, close)
+            return close + 1
+        self._function(header, body, is_template, namespace, in_class, stop, close)
+        return close + 1
+
+    def _simple(self, header, body, is_template, namespace, in_class, stop) -> None:
+        """A declaration without a body: an explicit instantiation, a variable, an alias, a function's declaration."""
+        if header[0].text == "template" and not is_template:
+            self._instantiation(header, namespace, stop)
+            return
+        rest, attributes, lines = read_attributes(body)
+        reject_unknown(attributes, lines, {"kernel", "max_total_threads_per_threadgroup", "host_name"})
+        if any(t.text == "kernel" for t in rest) or "kernel" in attributes:
+            for token in rest:
+                if token.text == "kernel":
+                    token.erase()
+            return
+        if not in_class:
+            check_global(rest, is_template)
+
+    # ---- functions ---------------------------------------------------------------------------------------------------
+
+    def _function(self, header, body, is_template, namespace, in_class, open_brace, close) -> None:
+        opening = next(i for i, t in enumerate(body) if t.text == "(" and not (i and body[i - 1].text in ("__attribute__", "decltype")))
+        parameters_end = closing(body, opening)
+        signature = body[:opening]
+        rest, attributes, lines = read_attributes(signature)
+        after, more, more_lines = read_attributes(body[parameters_end + 1 :])
+        attributes |= more
+        lines |= more_lines
+        is_kernel = "kernel" in attributes or any(t.text == "kernel" for t in rest)
+        known = {"kernel", "max_total_threads_per_threadgroup", "host_name"} if is_kernel else set()
+        reject_unknown(attributes, lines, known)
+        parameters = body[opening + 1 : parameters_end]
+        definition = None
+        if is_kernel:
+            definition = self._kernel(rest, parameters, attributes, lines, is_template, namespace, in_class)
+        else:
+            for parameter in split(parameters):
+                kept, wrong, wrong_lines = read_attributes(parameter)
+                reject_unknown(wrong, wrong_lines, set())
+                check_address_spaces(kept, "parameter")
+        tokens = self.tokens[open_brace : close + 1]
+        kept, wrong, wrong_lines = read_attributes(tokens)
+        reject_unknown(wrong, wrong_lines, set())
+        check_body(kept, is_kernel)
+        if is_kernel:
+            self._threadgroup_variables(open_brace, close)
+        if definition and not is_template:
+            name = definition.host_name or namespace + definition.name
+            self._entry(name, f"&{definition.name}", definition, definition.line, close)
+
+    def _kernel(self, signature, parameters, attributes, lines, is_template, namespace, in_class) -> KernelDefinition:
+        for token in signature:
+            if token.text == "kernel":
+                token.erase()
+        words = [t for t in signature if t.text != "kernel" and t.text not in _QUALIFIERS]
+        name = words[-1]
+        if in_class:
+            raise CompileError(message(name.line, f"kernel '{name.text}' must not be a member of a class"))
+        if [t.text for t in words[:-1]] != ["void"]:
+            raise CompileError(message(name.line, f"kernel '{name.text}' must have void return type"))
+        host = attributes.get("host_name")
+        definition = KernelDefinition(
+            name.text, name.line, read_parameters(parameters), is_template, attributes.get("max_total_threads_per_threadgroup"),
+            string_value(host, lines["host_name"]) if host is not None else None,
+        )
+        self._kernels.setdefault(name.text, []).append(definition)
+        return definition
+
+    # ---- instantiations ----------------------------------------------------------------------------------------------
+
+    def _instantiation(self, header: list[Token], namespace: str, stop: int) -> None:
+        """template [[host_name("x")]] [[kernel]] decltype(f<T>) f<T>;  or  template [[host_name("x")]] kernel void f<T>(...);"""
+        line = header[0].line
+        rest, attributes, lines = read_attributes(header[1:])
+        is_kernel = "kernel" in attributes or any(t.text == "kernel" for t in rest)
+        if not is_kernel and "host_name" not in attributes:
+            return
+        reject_unknown(attributes, lines, {"kernel", "host_name", "max_total_threads_per_threadgroup"})
+        words = [t for t in rest if t.text != "kernel" and t.text not in _QUALIFIERS]
+        by_decltype = words[0].text == "decltype"
+        if by_decltype:
+            name = words[closing(words, 1) + 1 :]
+        else:
+            if words[0].text != "void":
+                raise CompileError(message(line, "an instantiated kernel must have void return type"))
+            opening, index = len(words), 1
+            while index < len(words):
+                if words[index].text == "(":
+                    opening = index
+                    break
+                index = closing_angle(words, index) + 1 if words[index].text == "<" else index + 1
+            name = words[1:opening]
+        base = next((t.text for i, t in enumerate(name) if t.kind == "word" and (i + 1 == len(name) or name[i + 1].text != "::")), "")
+        candidates = self._kernels.get(base, [])
+        if not candidates:
+            raise CompileError(message(line, f"explicit instantiation of '{base}': no kernel template has that name"))
+        instance = f"&{rewritten(name)}"
+        if not by_decltype:
+            arguments = split(words[opening + 1 : closing(words, opening)])
+            candidates = [c for c in candidates if len(c.parameters) == len(arguments)] or candidates
+            types = ", ".join(rewritten(a) for a in arguments)
+            instance = f"static_cast<void (*)({types})>({instance})"
+        host = attributes.get("host_name")
+        title = string_value(host, lines["host_name"]) if host is not None else namespace + plain(name)
+        for token in header:
+            token.erase()
+        self.tokens[stop].erase()
+        self._entry(title, instance, candidates[-1], line, stop)
+
+    def _entry(self, host_name: str, instance: str, definition: KernelDefinition, line: int, position: int) -> None:
+        if any(entry.host_name == host_name for entry in self.entries):
+            raise CompileError(message(line, f"two kernels have the name '{host_name}'"))
+        entry = Entry(host_name, f"msl_kernel_{len(self.entries)}", definition, line)
+        self._after[position] = entry_text(entry, instance)
+        self.entries.append(entry)
+
+    # ---- threadgroup variables ---------------------------------------------------------------------------------------
+
+    def _threadgroup_variables(self, start: int, end: int) -> None:
+        """`threadgroup T name[N];` in a kernel body becomes guarded static storage that each thread announces."""
+        for index in range(start + 1, end):
+            before = self.tokens[index - 1].text
+            if self.tokens[index].text == "threadgroup" and before in ("{", "}", ";"):
+                stop = index
+                while self.tokens[stop].text != ";":
+                    stop = closing(self.tokens, stop) + 1 if self.tokens[stop].text in ("(", "[", "{") else stop + 1
+                self._threadgroup_variable(self.tokens[index:stop])
+
+    @staticmethod
+    def _threadgroup_variable(tokens: list[Token]) -> None:
+        pieces = split(tokens[1:])
+        name = next((i for i, t in enumerate(pieces[0]) if t.text in ("[", "=", "{")), len(pieces[0])) - 1
+        kind, first = pieces[0][:name], pieces[0][name:]
+        if any(t.text in ("*", "&", "auto") for t in kind):
+            return
+        if not kind:
+            raise CompileError(message(tokens[0].line, "a threadgroup variable needs a type and a name"))
+        text = []
+        for declarator in [first, *pieces[1:]]:
+            if any(t.text in ("=", "{") for t in declarator):
+                raise CompileError(message(declarator[0].line, f"variable '{declarator[0].text}' in the threadgroup address space cannot have an initializer"))
+            variable = declarator[0].text
+            text.append(f"typedef {rewritten(kind)} {variable}__t {rewritten(declarator[1:])}; MSL_THREADGROUP({variable}__t, {variable})")
+        for token in tokens:
+            token.erase()
+        tokens[0].out = "; ".join(text)

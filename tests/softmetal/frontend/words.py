@@ -1,0 +1,76 @@
+"""Single words that mean something else to C++: literals, conversions written as calls, static_cast."""
+from .lexer import SOURCE_NAME, Token, closing_angle
+
+_SCALARS = ("bool", "char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "half", "bfloat", "float")
+_VECTORS = {f"{prefix}{scalar}{n}" for scalar in _SCALARS for n in (2, 3, 4) for prefix in ("", "packed_")}
+_NEVER_A_CALL = {"operator", ".", "->", "~", "struct", "class", "typename", "using", "enum", "union", "namespace", "template"}
+
+
+def cast_words(tokens: list[Token]) -> set[str]:
+    """Names that, before a parenthesis, convert: half, bfloat, vectors, template type parameters and aliases.
+
+    float(x), int(x) and the like are C++'s own and mean what Metal means.
+    """
+    names = {"half", "bfloat", *_VECTORS}
+    for index, token in enumerate(tokens[:-3]):
+        following = tokens[index + 1]
+        if token.file != SOURCE_NAME or following.kind != "word":
+            continue
+        if token.text in ("typename", "class") and tokens[index - 1].text in ("<", ",") and tokens[index + 2].text in (",", ">", "="):
+            names.add(following.text)
+        elif token.text == "using" and tokens[index + 2].text == "=":
+            names.add(following.text)
+        elif token.text == "typedef":
+            stop = index
+            while tokens[stop].text not in (";", "(", "{", "["):
+                stop += 1
+            if tokens[stop].text == ";":
+                names.add(tokens[stop - 1].text)
+    return names
+
+
+def rewrite_words(tokens: list[Token], names: set[str]) -> None:
+    for index, token in enumerate(tokens):
+        if token.kind == "number":
+            token.out = _literal(token.text)
+        elif token.kind != "word" or token.file != SOURCE_NAME:
+            continue
+        elif token.text == "static_cast" and tokens[index + 1].text == "<":
+            end = closing_angle(tokens, index + 1)
+            if end > 0 and not any(t.text in ("*", "&", "&&", "void") for t in tokens[index + 2 : end]):
+                token.out = "msl::make"
+        elif token.text in names and tokens[index + 1].text == "(" and tokens[index + 2].text != "*":
+            if index == 0 or tokens[index - 1].text not in _NEVER_A_CALL:
+                _convert(tokens, index, index)
+        elif token.text == "vec" and tokens[index + 1].text == "<":
+            end = closing_angle(tokens, index + 1)
+            if end > 0 and tokens[end + 1].text == "(":
+                _convert(tokens, index, end)
+
+
+def _convert(tokens: list[Token], first: int, last: int) -> None:
+    start = first
+    while start >= 2 and tokens[start - 1].text == "::" and tokens[start - 2].kind == "word":
+        start -= 2
+    if start and tokens[start - 1].text in _NEVER_A_CALL:
+        return
+    tokens[start].out = "msl::make<" + tokens[start].out
+    tokens[last].out += " >"
+
+
+def _literal(text: str) -> str:
+    """Unsuffixed floating literals are float in Metal; h and bf are half and bfloat."""
+    lower = text.lower()
+    if lower.startswith(("0x", "0b")):
+        return text
+    if lower.endswith("bf"):
+        return f"((bfloat){_as_float(text[:-2])})"
+    if lower.endswith("h"):
+        return f"((half){_as_float(text[:-1])})"
+    if ("." in text or "e" in lower) and not lower.endswith("f"):
+        return text + "f"
+    return text
+
+
+def _as_float(digits: str) -> str:
+    return digits + "f" if "." in digits or "e" in digits.lower() else digits + ".0f"
