@@ -6,7 +6,7 @@ Three seams, each probed for before it is touched, each put back by `uninstall`:
 * `comfy_execution.progress.ProgressRegistry.__init__`: ComfyUI makes one for each prompt. It carries the graph, and a
   ProgressHandler in it hears of node starts, sampler steps and node ends.
 * `comfy_execution.utils.CurrentNodeContext` is entered round every call of a node's function: the lazy check, each item
-  of a list, an async node's task. A ProgressHandler hears no end of a node that fails, waits or expands; this always ends.
+  of a list, an async node's task. A ProgressHandler hears no end of a node that fails, waits or expands; this has one.
 
 A prompt that no listener wants runs as without the pack: no handler is registered, and a hook that meets such a prompt
 reads one context variable. Other packs wrap the same seams: ours call on, and are left in the chain, asleep, when
@@ -174,8 +174,7 @@ def install():
 
 
 def uninstall():
-    """Leave ComfyUI's attributes as they were found. A wrapper of ours that another pack has wrapped since goes to sleep
-    where it is."""
+    """Leave ComfyUI's attributes as they were found. A wrapper that another pack has wrapped since stays, asleep."""
     with _lock:
         while _hooks:
             _hooks.pop().remove()
@@ -190,12 +189,18 @@ def _seam(path, name, parameters):
     module, _, attribute = path.rpartition(".")
     try:
         owner = getattr(importlib.import_module(module), attribute)
-        found = set(inspect.signature(vars(owner)[name]).parameters)
+        signature = inspect.signature(vars(owner)[name])
     except (ImportError, AttributeError, KeyError, TypeError, ValueError):
         raise _Missing(f"{path}.{name}") from None
-    if not parameters <= found:
-        raise _Missing(f"{path}.{name}({', '.join(sorted(parameters - found))})")
+    missing = sorted(parameters - set(signature.parameters))
+    if missing and not _takes_anything(signature):
+        raise _Missing(f"{path}.{name}({', '.join(missing)})")
     return owner, name
+
+
+def _takes_anything(signature):
+    """Another pack's wrapper: (*args, **kwargs), and no word of what it wraps."""
+    return any(parameter.kind is parameter.VAR_POSITIONAL for parameter in signature.parameters.values())
 
 
 class _Hook:
@@ -219,6 +224,8 @@ class _Hook:
 
 def _around_prompt(original, hook):
     signature = inspect.signature(original)
+    if _takes_anything(signature):
+        signature = inspect.signature(_execute_async)
 
     @functools.wraps(original)
     async def execute_async(executor, *args, **kwargs):
@@ -275,6 +282,10 @@ def _around_call_end(original, hook):
         return original(context, *error)
 
     return __exit__
+
+
+async def _execute_async(self, prompt, prompt_id, extra_data=None, execute_outputs=None):
+    """ComfyUI's signature, for reading the arguments where another pack's wrapper hides it."""
 
 
 _SEAMS = (

@@ -96,7 +96,8 @@ def check(values):
     """Raises ValueError, in one sentence that names the value, for a mode that does not exist."""
     for kernel, value in values.items():
         if not is_mode(value):
-            raise ValueError(f"{kernel} of the Metal Kernels Switch is {reprlib.repr(value)}: it must be auto, on or off.")
+            raise ValueError(f"{kernel} of the Metal Kernels Switch is {reprlib.repr(value)}: it must be auto, on or "
+                             "off.")
 
 
 def as_text(values):

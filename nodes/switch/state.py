@@ -156,8 +156,8 @@ class Governor(execution.Listener):
             late = {kernel for kernel, value in values.items() if value == "on"} - set(kernels.registered())
             if late and session.graph.get_parent_node_id(node_id) is not None:
                 log.warning(
-                    "Metal Kernels: a switch that was made while the graph ran sets %s to on; ops are registered before "
-                    "a graph runs, so this has no effect. Put a switch with the same setting into the graph itself.",
+                    "Metal Kernels: a switch that was made while the graph ran sets %s to on; ops are registered "
+                    "before a graph runs, so this does nothing. Put a switch that says so into the graph itself.",
                     ", ".join(sorted(late)))
 
     def conflicts(self):
