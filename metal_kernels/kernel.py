@@ -53,7 +53,7 @@ class Patch:
 
 @dataclass(frozen=True)
 class Case:
-    """One line of a benchmark: `call()` runs `op` once, through torch, on tensors of `shape` and `dtype` on the device."""
+    """One line of a benchmark: `call()` runs `op` once, through torch, on device tensors of `shape` and `dtype`."""
 
     op: str
     shape: str

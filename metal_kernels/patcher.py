@@ -23,11 +23,6 @@ from .kernel import Patch
 from .shader import ShaderError
 from .switches import QUIET, Counters, Switch, here
 
-# From torch 2.9 to 2.12 impl() refuses a second Python registration by itself; from 2.13 on it has to be asked to.
-_REFUSE_SECOND = (
-    {"allow_override": False} if "allow_override" in torch.library.Library.impl.__code__.co_varnames else {}
-)
-
 
 class AlreadyPatched(RuntimeError):
     """Another pack's Python kernel already stands on this op and key."""
@@ -81,12 +76,13 @@ class Patcher:
             self.counters.setdefault(op, Counters()),
         )
         library = torch.library.Library("aten", "IMPL", self.dispatch_key)
+        # allow_override=False: torch's default up to 2.12. From 2.13 on we would silently patch over another pack.
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings(
                     "ignore", message=r"(?s).*Overriding a previously registered kernel", category=UserWarning
                 )
-                library.impl(op, _entry(override), self.dispatch_key, with_keyset=True, **_REFUSE_SECOND)
+                library.impl(op, _entry(override), self.dispatch_key, with_keyset=True, allow_override=False)
         except RuntimeError as error:
             library._destroy()
             raise AlreadyPatched(f"another pack already patches {name} on {self.dispatch_key}") from error
@@ -155,7 +151,7 @@ def _entry(override: Override) -> Callable:
             if wrapped is None:
                 raise
         else:
-            # Stock took what our kernel raised at, so the kernel is at fault. Where stock raises too, the arguments are.
+            # Stock took what our kernel raised at: the kernel is at fault. Where stock raises too, the arguments are.
             if problem is not None:
                 switch.fail(problem)
             return result
