@@ -18,7 +18,6 @@ PIP_ARGS ?=
 REQUIREMENTS := tests/requirements.txt
 PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest
-PIP_QUIET := -q -q --disable-pip-version-check --no-input --progress-bar off
 
 # The first of these that is 3.11 or newer and can make a venv.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
@@ -41,9 +40,9 @@ need-tools:
 
 STAMP := $(VENV)/.installed-$(call hash,$(REQUIREMENTS))
 $(STAMP): | need-tools
-	@echo "Setting up $(VENV) (once; about two minutes) ..."
+	@echo "Setting up $(VENV) (once, one to three minutes) ..."
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	@$(PY) -m pip install $(PIP_QUIET) $(PIP_ARGS) -r $(REQUIREMENTS)
+	@$(PYTHON) tests/set_up.py $(PY) $(PIP_ARGS) -r $(REQUIREMENTS)
 	@rm -f $(VENV)/.installed-* && touch $@
 
 venv: $(STAMP)  ## only set up .venv
@@ -70,12 +69,12 @@ COMFYUI_VENV := .venv-comfyui
 COMFYUI_REQUIREMENTS := $(REQUIREMENTS) tests/comfyui/requirements.txt
 COMFYUI_STAMP = $(COMFYUI_VENV)/.installed-$(call hash,$(COMFYUI_REQUIREMENTS) $(COMFYUI_PATH)/requirements.txt)
 $(COMFYUI_VENV)/.installed-%: | need-tools
-	@echo "Setting up $(COMFYUI_VENV) (once; about four minutes) ..."
+	@echo "Setting up $(COMFYUI_VENV) (once, about four minutes) ..."
 	@test -x $(COMFYUI_VENV)/bin/python || $(PYTHON) -m venv $(COMFYUI_VENV)
-	@$(COMFYUI_VENV)/bin/pip install $(PIP_QUIET) $(PIP_ARGS) -r $(REQUIREMENTS)
-	@$(COMFYUI_VENV)/bin/pip install $(PIP_QUIET) $(PIP_ARGS) --no-deps torchvision==0.28.0 \
+	@$(PYTHON) tests/set_up.py $(COMFYUI_VENV)/bin/python $(PIP_ARGS) -r $(REQUIREMENTS)
+	@$(PYTHON) tests/set_up.py $(COMFYUI_VENV)/bin/python $(PIP_ARGS) --no-deps torchvision==0.28.0 \
 		$$(grep -E '^comfy(ui-frontend-package|ui-embedded-docs|-kitchen|-aimdo)==' "$(COMFYUI_PATH)/requirements.txt")
-	@$(COMFYUI_VENV)/bin/pip install $(PIP_QUIET) $(PIP_ARGS) -r tests/comfyui/requirements.txt
+	@$(PYTHON) tests/set_up.py $(COMFYUI_VENV)/bin/python $(PIP_ARGS) -r tests/comfyui/requirements.txt
 	@$(COMFYUI_VENV)/bin/python tests/comfyui/cpu_shims.py
 	@rm -f $(COMFYUI_VENV)/.installed-* && touch $@
 

@@ -18,19 +18,27 @@ class Device:
     def is_software(self):
         return self.kind == "software Metal"
 
-    def reset_peaks(self):
-        """Start the counted peaks anew, where there are any."""
+    def reset_counters(self):
+        """Start counted calls and peaks anew, where there are any."""
         import torch
 
         if self.is_software:
             import softmetal
 
-            softmetal.counters.reset_peaks()
+            softmetal.counters.reset()
         elif hasattr(torch.accelerator, "reset_peak_memory_stats"):
             torch.accelerator.reset_peak_memory_stats()
 
+    def stock_calls(self, op, total, taken):
+        """Calls of `op` that stock ran: counted inside the software device; on a GPU, those that were not ours."""
+        if not self.is_software:
+            return total - taken
+        import softmetal
+
+        return softmetal.counters.calls(op)
+
     def peaks(self, timeline):
-        """(peaks, how): the four peaks since `reset_peaks`, and for each whether it was "counted" or "sampled".
+        """(peaks, how): the four peaks since `reset_counters`, and for each whether it was "counted" or "sampled".
 
         Counted by the allocator where it counts, else the largest reading of the timeline. torch.mps counts no peak;
         torch.accelerator counts two of the four from torch 2.13 on.

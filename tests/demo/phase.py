@@ -13,7 +13,7 @@ import torch
 
 from .device import open_device
 from .pads import PadCounter
-from .progress import bar
+from .progress import bar, waiting
 from .workload import Workload, decode
 
 TITLES = {"cpu": "CPU reference", "stock": "stock MPS", "repaired": "repaired MPS"}
@@ -22,7 +22,8 @@ OP = "aten::constant_pad_nd"
 
 def run_cpu(total_pads):
     """The reference: float32 on the CPU, with its pads counted. Neither the pack nor the device is loaded."""
-    vae, latent = Workload().build("cpu")
+    with waiting("building the VAE"):
+        vae, latent = Workload().build("cpu")
     with bar(TITLES["cpu"], total_pads) as progress, PadCounter(lambda n: progress.update()) as pads:
         start = time.perf_counter()
         picture = decode(vae, latent)
@@ -32,15 +33,17 @@ def run_cpu(total_pads):
 
 def run_mps(phase, total_pads):
     """The decode on the mps device, with the pack loaded; METAL_KERNELS decides whether it repairs."""
-    device = open_device()
     from pack import load_as_comfyui
 
     from .memory import NAMES, Timeline, read
 
-    pack, _ = load_as_comfyui()
-    vae, latent = Workload().build("mps")
-    before = _settle(read)
-    device.reset_peaks()
+    with waiting("preparing the device"):  # the software device is compiled on its first use
+        device = open_device()
+        pack, _ = load_as_comfyui()
+    with waiting("building the VAE"):
+        vae, latent = Workload().build("mps")
+        before = _settle(read)
+    device.reset_counters()
     with bar(TITLES[phase], total_pads) as progress, PadCounter(lambda n: progress.update()) as pads, \
             Timeline(vae) as timeline:
         start = time.perf_counter()
@@ -52,11 +55,12 @@ def run_mps(phase, total_pads):
     peak, method = device.peaks(timeline)
     kernel = pack.metal_kernels.status()["kernels"]["pad"]
     taken = sum(op["taken"] for op in kernel["ops"].values())
+    stock = device.stock_calls(OP, pads.calls, taken)
     return picture, {
         "device": device.as_dict(),
         "seconds": seconds,
         "pads": pads.as_dict(),
-        "pad_calls": {"metal_kernels": taken, "stock": pads.calls - taken},
+        "pad_calls": {"metal_kernels": taken, "stock": stock},
         "kernel": {"state": kernel["state"], "reason": kernel["reason"]},
         "memory": {
             "peak": peak,

@@ -1,5 +1,8 @@
 """A bar on stderr for everything that takes longer than a moment."""
+import contextlib
 import sys
+import threading
+import time
 
 from tqdm import tqdm
 
@@ -16,3 +19,29 @@ def bar(title, total, unit="pad"):
         dynamic_ncols=True,
         bar_format="{desc}{percentage:3.0f}% |{bar:28}| {n_fmt}/{total_fmt} {unit}s  {elapsed}",
     )
+
+
+@contextlib.contextmanager
+def waiting(title, patience=2.0):
+    """Say on stderr what is being waited for, and for how long, once it has taken longer than `patience` seconds."""
+    done, start = threading.Event(), time.perf_counter()
+    live = sys.stderr.isatty()
+
+    def show():
+        if done.wait(patience):
+            return
+        while True:
+            text = f"{title:<22}{time.perf_counter() - start:4.0f} s"
+            print(f"\r{text}" if live else text, end="" if live else "\n", file=sys.stderr, flush=True)
+            if done.wait(1.0 if live else 15.0):
+                break
+        if live:
+            print(file=sys.stderr)
+
+    thread = threading.Thread(target=show, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

@@ -77,7 +77,8 @@ def test_registry_standards():
 
 
 def test_ruff():
-    done = subprocess.run([sys.executable, "-m", "ruff", "check", "--output-format", "concise", "."], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "ruff", "check", "--output-format", "concise", "."],
+                          cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
