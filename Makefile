@@ -15,6 +15,9 @@ JOBS ?= 2
 ARGS ?=
 PIP_ARGS ?=
 
+# torch's C++ extensions call `ninja` by name; it is in the venv.
+export PATH := $(abspath $(VENV))/bin:$(PATH)
+
 REQUIREMENTS := tests/requirements.txt
 PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest
