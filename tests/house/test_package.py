@@ -1,9 +1,11 @@
 """What users install: the registry's metadata, the packed files, and the registry's own standards."""
 import fnmatch
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 
 import pytest
 from pack import ROOT
@@ -66,6 +68,20 @@ def test_packed_files():
     assert not [name for name in names if name.split("/")[0] in ("tests", ".ci", ".github", "out", ".venv")]
     metal = [name for name in tracked() if name.endswith(".metal") and not name.startswith("tests/")]
     assert set(metal) <= set(names)
+
+
+def test_a_wheel_holds_the_library_and_its_metal_sources(tmp_path):
+    source = tmp_path / "source"
+    for name in packed():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, source / name)
+    done = subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps",
+                           "--no-build-isolation", "--wheel-dir", str(tmp_path), str(source)],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    held = zipfile.ZipFile(next(tmp_path.glob("metal_kernels-*.whl"))).namelist()
+    assert "metal_kernels/pad/pad.metal" in held and "metal_kernels/patcher.py" in held
+    assert not [name for name in held if name.split("/")[0] in ("nodes", "tests", "js")]
 
 
 def test_registry_standards():
