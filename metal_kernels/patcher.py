@@ -20,7 +20,6 @@ import torch
 
 from . import selfcheck
 from .kernel import Patch
-from .shader import ShaderError
 from .switches import QUIET, Counters, Switch, here
 
 
@@ -138,7 +137,9 @@ def _entry(override: Override) -> Callable:
                     with no_torch_function():  # modes and subclasses do not see inside the stock kernel either
                         result = run(*args, **kwargs)
                 except Exception as error:
-                    problem = _diagnose(error)  # as text: the exception would keep this frame's tensors alive
+                    problem = selfcheck.diagnose(
+                        "It", error
+                    )  # as text: the exception would keep this frame's tensors alive
                     break
                 take(switch.kernel.name, dtype, getattr(args[0], "shape", None))
                 return result
@@ -158,13 +159,6 @@ def _entry(override: Override) -> Callable:
         return stock(keyset, *wrapped, **kwargs)
 
     return dispatch
-
-
-def _diagnose(error: Exception) -> str | None:
-    """Why a kernel that raised this is to be latched as failed; None when it only had no memory for this call."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "out of memory" in str(error):
-        return None
-    return str(error) if isinstance(error, ShaderError) else f"It raised {type(error).__name__}: {error}"
 
 
 def _wrap_numbers(args: tuple, tensors: frozenset[int]) -> tuple | None:

@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .kernel import SelfCheckFailure
+from .shader import ShaderError
 from .switches import QUIET, Switch, here
 
 
@@ -68,10 +69,19 @@ def first_use(switch: Switch, dtype: torch.dtype) -> bool:
             switch.fail(f"Its result for {name_of(dtype)} differs from the CPU's: {failure}")
             return False
         except Exception as error:
-            switch.fail(f"Its self-check for {name_of(dtype)} raised {type(error).__name__}: {error}")
+            why = diagnose(f"Its self-check for {name_of(dtype)}", error)
+            if why is not None:
+                switch.fail(why)
             return False
         switch.checked.add(dtype)
         return True
+
+
+def diagnose(subject: str, error: Exception) -> str | None:
+    """Why a kernel is to be latched as failed after `subject` raised `error`; None when there was only no memory for it."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "out of memory" in str(error):
+        return None
+    return str(error) if isinstance(error, ShaderError) else f"{subject} raised {type(error).__name__}: {error}"
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -81,8 +91,10 @@ def name_of(dtype: torch.dtype) -> str:
 
 def expect_identical(actual: torch.Tensor, expected: torch.Tensor, what: str) -> None:
     """Bit for bit, NaN included, with the same shape, dtype and strides. Raises SelfCheckFailure naming `what`."""
-    actual = actual.detach().to("cpu")
     _expect_same_form(actual, expected, what)
+    if actual.stride() != expected.stride():
+        raise SelfCheckFailure(f"{what}: strides are {actual.stride()}, the CPU's are {expected.stride()}")
+    actual = actual.detach().to("cpu")
     wrong = actual.contiguous().flatten().view(torch.uint8) != expected.contiguous().flatten().view(torch.uint8)
     if wrong.any():
         raise SelfCheckFailure(f"{what}: {int(wrong.sum())} of {wrong.numel()} bytes differ")
