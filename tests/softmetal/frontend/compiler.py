@@ -3,6 +3,7 @@ import tempfile
 from pathlib import Path
 
 from . import cache, reflection, toolchain
+from .conversions import check_conversions
 from .diagnostics import CompileError, from_clang, message
 from .erase import erase_address_spaces
 from .kernels import Entry
@@ -36,6 +37,7 @@ def _build(source: str, checked: bool, key: str) -> Library:
         made = toolchain.to_ir(translation.text, ir_path)
         if made.returncode:
             raise CompileError(from_clang(made.stderr, source))
+        check_conversions(toolchain.syntax_tree(ir_path.with_suffix(".cpp")).stdout)
         ir = ir_path.read_text()
         kernels = _kernels(translation.entries, reflection.read(ir))
         ir_path.write_text(erase_address_spaces(ir))

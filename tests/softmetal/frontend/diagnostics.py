@@ -13,15 +13,30 @@ def message(line: int, text: str, column: int = 1) -> str:
     return f"{SOURCE_NAME}:{line}:{column}: error: {text}"
 
 
+_SPACES = (("1", "device"), ("3", "threadgroup"), ("4", "constant"))
+_ELEMENTS = (("unsigned char", "uchar"), ("unsigned short", "ushort"), ("unsigned int", "uint"), ("unsigned long", "ulong"))
+
+
+def metal_types(text: str) -> str:
+    """Clang's names of types as Metal names them: vectors, address spaces, half, bfloat."""
+    for number, word in _SPACES:
+        text = text.replace(f"__attribute__((address_space({number})))", word)
+    text = text.replace("_Float16", "half").replace("__bf16", "bfloat")
+    for long, short in _ELEMENTS:
+        text = text.replace(long, short)
+    # "float device * __attribute__((ext_vector_type(4)))" is clang's way to say "device float4 *"
+    text = re.sub(r"\b(\w+)((?: const)?(?: \w+)? [*&]) ?__attribute__\(\(ext_vector_type\((\d)\)\)\)", r"\1\3\2", text)
+    text = re.sub(r"\b(\w+) __attribute__\(\(ext_vector_type\((\d)\)\)\)", r"\1\2", text)
+    text = re.sub(r"\b(\w+)( const)? (device|threadgroup|constant) ([*&])", r"\2 \3 \1 \4", text).strip()
+    return text.replace("const constant", "constant").replace("  ", " ")
+
+
 def _readable(text: str) -> str:
     """Clang's words for what this front end made of Metal's words, turned back."""
-    for number, word in (("1", "device"), ("3", "threadgroup"), ("4", "constant")):
-        text = text.replace(f"const __attribute__((address_space({number})))", f"const {word}" if number != "4" else word)
-        text = text.replace(f"__attribute__((address_space({number})))", word)
+    for number, word in _SPACES:
         text = re.sub(rf"address space '{number}'", f"address space '{word}'", text)
     text = text.replace("generic address space", "address space 'thread'")
-    text = text.replace("msl_user::", "").replace("_Float16", "half").replace("__bf16", "bfloat")
-    return text
+    return metal_types(text.replace("msl_user::", ""))
 
 
 def from_clang(output: str, source: str) -> str:

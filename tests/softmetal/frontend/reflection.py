@@ -2,6 +2,8 @@
 import re
 from dataclasses import dataclass, field
 
+from .diagnostics import metal_types
+
 _DEFINE = re.compile(r"^define [^@\n]*@(\"[^\"]+\"|[\w.$]+)\(", re.M)
 _CALL = re.compile(r"\b(?:call|invoke) [^@\n]*@(\"[^\"]+\"|[\w.$]+)\(")
 _VARIABLE = re.compile(r"call void @msl_rt_threadgroup_variable\(.*, i64 noundef (\d+), ptr")
@@ -83,7 +85,4 @@ def _unescape(text: str) -> str:
 
 def _type_name(pretty: str) -> str:
     """"const char *msl::type_name() [T = const __attribute__((address_space(1))) float *]" -> "const device float *"."""
-    text = pretty[pretty.index("[T = ") + 5 : -1]
-    for number, word in (("1", "device"), ("3", "threadgroup"), ("4", "constant")):
-        text = text.replace(f"__attribute__((address_space({number})))", word)
-    return text.replace("msl_user::", "").replace("_Float16", "half").replace("__bf16", "bfloat").replace("const constant", "constant")
+    return metal_types(pretty[pretty.index("[T = ") + 5 : -1].replace("msl_user::", ""))

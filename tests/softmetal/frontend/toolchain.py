@@ -100,6 +100,12 @@ def to_ir(text: str, output: Path) -> subprocess.CompletedProcess:
                source, "-o", output)
 
 
+def syntax_tree(source: Path) -> subprocess.CompletedProcess:
+    """The AST of the user's own declarations (namespace msl_user), as text."""
+    return run("clang", *LANGUAGE_FLAGS, *IR_FLAGS, "-w", "-include-pch", library_header("library"), "-fsyntax-only",
+               "-Xclang", "-ast-dump", "-Xclang", "-ast-dump-filter=msl_user", source)
+
+
 def to_shared_object(ir: Path, output: Path, checked: bool) -> None:
     """LLVM IR without address spaces to a shared object whose open symbols are the runtime's and libm's."""
     flags = ("-x", "ir", "-O2", "-fPIC", "-march=x86-64-v3", "-ffp-contract=off", "-fno-math-errno", "-w")

@@ -1,0 +1,83 @@
+"""Implicit conversions that clang makes and Metal refuses: between bfloat and any other type, and between kinds of vectors.
+
+They are read from clang's AST, template instantiations included. The AST comes as text: a tenth of the JSON, and as regular.
+"""
+import re
+
+from .diagnostics import SOURCE_NAME, CompileError, message, metal_types
+
+_NODE = re.compile(r"^[ |`-]*(?P<node>[A-Z]\w+) 0x[0-9a-f]+ (?:(?:prev|parent) 0x[0-9a-f]+ )*<(?P<range>(?:[^<>]|<[^<>]*>)*)>(?P<rest>.*)$")
+_POSITION = re.compile(r"(?: *(?:line:(?P<newline>\d+):\d+|col:\d+|(?P<file>[^<>,:]+):(?P<line>\d+):\d+)|<[^<>]*>[:\d]*)")
+_OWN_POSITION = re.compile(rf" {_POSITION.pattern} ")
+_TYPE = re.compile(r"'([^']*)'(?::'([^']*)')?")
+_COMPUTED = re.compile(r"ComputeLHSTy='([^']*)'(?::'([^']*)')?")
+_VECTOR = re.compile(r"[a-z]+[234]")
+_ARITHMETIC = ("<FloatingCast>", "<IntegralToFloating>", "<FloatingToIntegral>", "<FloatingToBoolean>")
+_EXPLICIT = {"CStyleCastExpr", "CXXFunctionalCastExpr", "CXXStaticCastExpr"}
+
+
+class _Reader:
+    """Where the dump is: it prints a file or line only when that changes."""
+
+    def __init__(self):
+        self.file, self.line = SOURCE_NAME, 1
+
+    def move(self, match: re.Match) -> tuple[str, int]:
+        if match["file"]:
+            self.file, self.line = match["file"].strip(), int(match["line"])
+        elif match["newline"]:
+            self.line = int(match["newline"])
+        return self.file, self.line
+
+
+def _type(text: str, pattern: re.Pattern = _TYPE) -> str:
+    match = pattern.search(text)
+    if not match:
+        return ""
+    return re.sub(r"\b(?:const|volatile|device|threadgroup|constant) ?\b", "", metal_types(match[2] or match[1])).strip()
+
+
+def check_conversions(dump: str) -> None:
+    """Raise CompileError, one line for each place, if the AST holds a conversion that Metal refuses."""
+    reader, errors = _Reader(), {}
+    outer = None  # the conversion on the line before: (file, line, its type, kind of cast)
+    for text in dump.split("\n"):
+        node = _NODE.match(text)
+        if not node:
+            continue
+        places = [reader.move(position) for position in _POSITION.finditer(node["range"])]
+        place = places[0] if places else (reader.file, reader.line)
+        rest = node["rest"]
+        own = _OWN_POSITION.match(rest)
+        if own:
+            reader.move(own)
+        inner = _type(rest)
+        if outer:
+            problem = _problem(inner, outer[1], outer[2])
+            if problem:
+                errors.setdefault(outer[0], problem)
+        outer = None
+        if node["node"] == "ImplicitCastExpr" and "part_of_explicit_cast" not in rest and any(kind in rest for kind in _ARITHMETIC):
+            outer = (place, inner, "implicit")
+        elif (node["node"] == "ImplicitCastExpr" or node["node"] in _EXPLICIT) and "<BitCast>" in rest:
+            outer = (place, inner, "bits")
+        elif node["node"] == "CompoundAssignOperator":
+            computed = _type(rest, _COMPUTED)
+            if ("bfloat" in inner) != ("bfloat" in computed):
+                errors.setdefault(place, _refused(computed, inner))
+    own_errors = [message(line, text) for (file, line), text in sorted(errors.items()) if file == SOURCE_NAME]
+    if own_errors:
+        raise CompileError("\n".join(own_errors))
+
+
+def _problem(source: str, target: str, kind: str) -> str | None:
+    if kind == "implicit":
+        return _refused(source, target) if ("bfloat" in source) != ("bfloat" in target) else None
+    if not (_VECTOR.fullmatch(source) or _VECTOR.fullmatch(target)):
+        return None
+    return f"conversion from '{source}' to '{target}' would reinterpret the bits of a vector: write it as a call, float4(x), or use as_type"
+
+
+def _refused(source: str, target: str) -> str:
+    name = target if target.isidentifier() else "T"
+    return f"implicit conversion from '{source}' to '{target}' is not allowed in Metal: write {name}(x)"
