@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
+from . import pad
 from .installation import Installation
 from .kernel import Kernel
 
-KERNELS: list[Kernel] = []
+KERNELS: list[Kernel] = [pad.KERNEL]
 
 _installation = Installation(KERNELS)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from .environment import Environment, detect
-from .kernel import Kernel, Patch
+from .kernel import Kernel, Need, Patch
 from .patcher import AlreadyPatched, NoSuchOp, Patcher
 from .switches import AUTO, ON, Switch, Switches, parse_modes
 
@@ -59,7 +59,7 @@ class Installation:
             for switch in self.switches:
                 switch.unavailable = self.environment.obstacle or other
                 if self.environment.obstacle is None:
-                    switch.need = switch.kernel.need(self.environment)
+                    switch.need = _need(switch.kernel, self.environment)
             self.installed = True
             self._apply()
             log.info("Metal Kernels: %s", self.headline())
@@ -185,3 +185,10 @@ class Installation:
             ):
                 return f"already patched by another copy of this library, loaded as {name}"
         return None
+
+
+def _need(kernel: Kernel, environment: Environment) -> Need:
+    try:
+        return kernel.need(environment)
+    except Exception as error:  # one family's mistake must not take the others, or ComfyUI's start, with it
+        return Need(False, f"whether this torch needs it could not be found out: {type(error).__name__}: {error}")

@@ -22,10 +22,15 @@ class SelfCheckFailure(Exception):
 
 @dataclass(frozen=True)
 class Need:
-    """Whether `auto` patches on this machine, and the reason in one sentence for the status report."""
+    """Whether `auto` patches on this machine, and the reason in one sentence for the status report.
+
+    probe: where only stock's behaviour can tell: asked at the first call that `auto` would take, so that installing
+    makes no tensor; returns the Need that holds from then on.
+    """
 
     patch: bool
     reason: str
+    probe: Callable[[], Need] | None = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .kernel import SelfCheckFailure
 from .shader import ShaderError
-from .switches import QUIET, Switch, here
+from .switches import AUTO, QUIET, Switch, here
 
 
 def running() -> bool:
@@ -59,6 +59,12 @@ def first_use(switch: Switch, dtype: torch.dtype) -> bool:
     Threads that arrive meanwhile wait for the one answer.
     """
     with switch.lock:
+        if switch.need.probe is not None and switch.effective == AUTO:
+            with quiet():
+                switch.need = switch.need.probe()
+            switch.refresh()
+            if not switch.need.patch:
+                return False
         if dtype in switch.checked:
             return True
         if switch.failure is not None:
@@ -78,7 +84,9 @@ def first_use(switch: Switch, dtype: torch.dtype) -> bool:
 
 
 def diagnose(subject: str, error: Exception) -> str | None:
-    """Why a kernel is to be latched as failed after `subject` raised `error`; None when there was only no memory for it."""
+    """Why a kernel is to be latched as failed after `subject` raised `error`; None when there was only no memory for
+    it.
+    """
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "out of memory" in str(error):
         return None
     return str(error) if isinstance(error, ShaderError) else f"{subject} raised {type(error).__name__}: {error}"

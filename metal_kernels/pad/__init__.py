@@ -21,10 +21,15 @@ DTYPES = tuple(getattr(torch, name) for name in _NAMES.split() if hasattr(torch,
 
 
 def need(environment: Environment) -> Need:
-    """Whether `auto` patches here. Asks stock itself where the table of torch releases cannot tell."""
+    """Whether `auto` patches here. Where the table of torch releases cannot tell, stock is asked at the first call."""
     stock = environment.stock("pad")
-    if stock.good is not None:
-        return Need(not stock.good, stock.text)
+    if stock.good is None:
+        return Need(True, stock.text, probe=probe)
+    return Need(not stock.good, stock.text)
+
+
+def probe() -> Need:
+    """What stock itself shows."""
     if stock_is_right():
         return Need(False, "probed: this torch pads as the CPU does")
     return Need(True, "probed: this torch's pad is wrong where MPSGraph's is")

@@ -11,7 +11,7 @@ MODULES = ("environment", "installation", "kernel", "patcher", "report", "selfch
 
 @pytest.fixture(scope="session")
 def core():
-    """The library's modules by name, as loaded inside the pack: `core.kernel`, `core.switches`; `core.face` is the package."""
+    """The library's modules by name, as loaded inside the pack: `core.kernel`; `core.face` is the package itself."""
     from pack import load
 
     face = load().metal_kernels

@@ -129,7 +129,7 @@ def test_a_failing_kernel_keeps_no_tensor_alive(install, make_kernel, mps):
 
 
 def test_no_stock_kernel_is_a_normal_state(install, make_kernel, mps):
-    """An op without a kernel on this key: our kernel serves what it supports; the rest raises the dispatcher's own error."""
+    """An op without a kernel on this key: ours serves what it supports; the rest raises the dispatcher's own error."""
     op, key = "_scaled_mm", "Lazy"  # a key that has no kernel and no fallback in any build
     keyset = torch._C.DispatchKeySet(torch._C.DispatchKey.Lazy)
     call = torch.ops.aten._scaled_mm.default.redispatch

@@ -127,7 +127,8 @@ def nosy(core, mps):
         on_device = data.to(mps).to(dtype)
         core.selfcheck.expect_identical(F.pad(on_device, (1, 1)), F.pad(data.to(dtype), (1, 1)), "pad of 8")
         facts.update(
-            device=torch.empty(1).device.type, grad=torch.is_grad_enabled(), inference=torch.is_inference_mode_enabled(),
+            device=torch.empty(1).device.type, grad=torch.is_grad_enabled(),
+            inference=torch.is_inference_mode_enabled(),
             autocast=torch.matmul(torch.zeros(2, 2, device=mps), torch.zeros(2, 2, device=mps)).dtype,
             cpu_autocast=torch.matmul(torch.zeros(2, 2), torch.zeros(2, 2)).dtype,
             ordinary=not torch.empty(1).is_inference(), running=core.selfcheck.running(),

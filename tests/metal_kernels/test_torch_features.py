@@ -1,4 +1,4 @@
-"""What torch does round a patched call: autograd, inference mode, autocast, torch.compile, functorch, subclasses, tracing.
+"""What torch does round a patched call: autograd, inference mode, autocast, torch.compile, functorch, subclasses.
 
 The test's kernels compute what stock computes, with a sign (`ran`) that they did, so that the results can be compared.
 """
@@ -72,7 +72,7 @@ def test_gradients_of_linear(patched, mps, ran):
 
 
 def test_gradients_in_a_backward_thread_follow_the_process_mode(patched, mps, ran):
-    """using() is for its thread; a device's backward may run in a thread of autograd's, where the process mode holds."""
+    """using() is for its thread; a device's backward may run in a thread of autograd's: the process mode holds there."""
     x = torch.ones(3, device=mps, requires_grad=True)
     with patched.switches.using({"pad": "off"}):
         result = F.pad(x, (1, 1)).sum()
