@@ -4,5 +4,6 @@
 The C interface is softmetal_abi.h. Nothing in here knows torch.
 """
 from .build import build_directory, library_path, load
+from .fault import KernelFault, Lane
 
-__all__ = ["build_directory", "library_path", "load"]
+__all__ = ["KernelFault", "Lane", "build_directory", "library_path", "load"]

@@ -153,7 +153,7 @@ void set_written(Block& block, size_t offset, size_t size) {
 }
 
 void start_bitmap(Block& block) {
-  block.written = static_cast<uint64_t*>(std::calloc(bitmap_words(block.size), sizeof(uint64_t)));
+  block.written = static_cast<uint64_t*>(std::calloc(bitmap_words(block.live), sizeof(uint64_t)));
   if (!block.written) std::abort();
   block.fresh = false;
 }
@@ -194,7 +194,12 @@ bool track(Block& block, uintptr_t begin, size_t size, const char* kernel) {
   std::lock_guard<std::mutex> hold(memory_lock());
   if (block.fresh) start_bitmap(block);
   if (!block.written) return false;
-  const size_t lo = begin - block.begin, hi = lo + size;
+  const size_t lo = begin - block.begin;
+  if (lo + size > block.live) {  // more than the allocator said is in use: nothing is known about the rest
+    if (lo >= block.live) return false;
+    size = block.live - lo;
+  }
+  const size_t hi = lo + size;
   if (block.track_begin == block.track_end) {
     block.track_begin = lo;
     block.track_end = hi;
@@ -235,7 +240,7 @@ void* smr_arena_alloc(size_t bytes) {
   block->slot = slot;
   block->slot_size = slot_size;
   block->begin = slot + offset;
-  block->size = bytes;
+  block->size = block->live = bytes;
   block->fresh = bytes != 0;
   for (size_t unit = 0; unit < slot_size / kUnit - 1; ++unit) a.unit_owner[(slot - a.base) / kUnit + unit] = block;
   return reinterpret_cast<void*>(block->begin);
@@ -267,14 +272,16 @@ void smr_mark_fresh(void* p, size_t bytes) {
   if (!block) return;
   forget(*block);
   const size_t offset = reinterpret_cast<uintptr_t>(p) - block->begin;
-  if (offset == 0 && bytes >= block->size) {
+  if (bytes > block->size - offset) bytes = block->size - offset;
+  if (offset == 0) {
+    block->live = bytes;
     block->fresh = true;
     return;
   }
+  block->live = block->size;
   start_bitmap(*block);  // only a part is fresh: the rest counts as written
-  if (bytes > block->size - offset) bytes = block->size - offset;
   set_written(*block, 0, offset);
-  set_written(*block, offset + bytes, block->size - offset - bytes);
+  set_written(*block, offset + bytes, block->live - offset - bytes);
 }
 
 void smr_mark_written(void* p, size_t bytes) {
@@ -283,12 +290,13 @@ void smr_mark_written(void* p, size_t bytes) {
   if (!block || !(block->fresh || block->written)) return;
   std::lock_guard<std::mutex> hold(memory_lock());
   const size_t offset = reinterpret_cast<uintptr_t>(p) - block->begin;
-  if (bytes > block->size - offset) bytes = block->size - offset;
-  if (bytes == block->size) return forget(*block);
+  if (offset >= block->live) return;
+  if (bytes > block->live - offset) bytes = block->live - offset;
+  if (bytes == block->live) return forget(*block);
   if (block->fresh) start_bitmap(*block);
   if (!block->written) return;
   set_written(*block, offset, bytes);
-  if (first_clear(*block, 0, block->size) == block->size) forget(*block);
+  if (first_clear(*block, 0, block->live) == block->live) forget(*block);
 }
 
 int64_t smr_tracked_blocks(void) { return tracked_blocks.load(std::memory_order_relaxed); }

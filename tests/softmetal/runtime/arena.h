@@ -12,6 +12,7 @@ constexpr size_t kUnit = 64 * 1024;  // a block starts in a unit of its own and 
 struct Block {
   uintptr_t begin = 0;     // first byte
   size_t size = 0;         // bytes asked for
+  size_t live = 0;         // bytes in use of them, the first ones: a pool may hand out less than it took
   uintptr_t slot = 0;      // address range taken from the arena, guard room included
   size_t slot_size = 0;
   bool fresh = false;      // no byte written yet, and no bitmap

@@ -60,10 +60,28 @@ def library_path() -> Path:
     return path
 
 
+def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
+    """Argument and result types of softmetal_abi.h's functions that Python calls."""
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    for name, result, arguments in (
+        ("smr_arena_alloc", pointer, (size,)),
+        ("smr_arena_free", None, (pointer,)),
+        ("smr_mark_fresh", None, (pointer, size)),
+        ("smr_mark_written", None, (pointer, size)),
+        ("smr_first_unwritten", ctypes.c_int64, (pointer, ctypes.c_uint32, ctypes.c_int32, pointer, pointer)),
+        ("smr_unwritten_kernel", ctypes.c_char_p, (pointer,)),
+        ("smr_tracked_blocks", ctypes.c_int64, ()),
+        ("smr_launch", ctypes.c_uint32, (pointer, pointer)),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
 def load() -> ctypes.CDLL:
     """The runtime, loaded once a process with its symbols global, so that kernels and the torch extension find them."""
     global _loaded
     with _lock:
         if _loaded is None:
-            _loaded = ctypes.CDLL(str(library_path()), mode=ctypes.RTLD_GLOBAL)
+            _loaded = _declare(ctypes.CDLL(str(library_path()), mode=ctypes.RTLD_GLOBAL))
         return _loaded

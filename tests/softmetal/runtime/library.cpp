@@ -73,6 +73,7 @@ Shadowed& shadow_variable(Library& library, uintptr_t begin, size_t size, const 
   made.pages = new Page[made.page_count]();
   made.size = size;
   made.name = name;
+  std::memset(reinterpret_cast<void*>(begin), 0xFF, size);  // nobody wrote it yet: what a careless read sees is NaN
   return made;
 }
 

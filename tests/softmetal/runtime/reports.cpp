@@ -6,15 +6,44 @@
 
 namespace smr {
 
-smr_report& begin_report(uint32_t kind) {
-  static smr_report spare;
-  smr_report& report = g.failed || g.report->kind ? spare : *g.report;
+namespace {
+
+void clear(smr_report& report, uint32_t kind) {
   std::memset(&report, 0, sizeof report);
   report.kind = kind;
   report.buffer = -1;
   report.lane_count = 1;
   report.library_base = g.library_begin;
+}
+
+}  // namespace
+
+smr_report& begin_report(uint32_t kind) {
+  static smr_report spare;
+  bool first = !g.failed && !g.report->kind;
+  if (first && g.pending.kind && kind != SMR_RACE) {  // what follows from reading garbage is not the news
+    *g.report = g.pending;
+    first = false;
+  }
+  smr_report& report = first ? *g.report : spare;
+  clear(report, kind);
   return report;
+}
+
+// A read of bytes that nobody wrote yet may be the early half of a race, depending on the schedule. So that the verdict does not
+// depend on it, the kernel runs on for the moment: if a thread that is not ordered after the read writes them, that is reported.
+void note_unwritten(const Range& range, uintptr_t at, size_t n, uint32_t access, uint64_t pc) {
+  if (g.pending.kind) return;
+  clear(g.pending, SMR_UNINITIALISED_READ);
+  g.pending.lanes[0] = current_lane(pc, 0, access);
+  g.pending.access_size = n;
+  describe(g.pending, range, at);
+}
+
+void settle_pending(uint32_t space) {
+  if (g.failed || !g.pending.kind || (space && g.pending.space != space)) return;
+  *g.report = g.pending;
+  g.failed = true;
 }
 
 smr_lane current_lane(uint64_t pc, int line, uint32_t access) {

@@ -52,6 +52,7 @@ struct State {
   // the launch
   const smr_launch_info* info = nullptr;
   smr_report* report = nullptr;
+  smr_report pending{};               // a read of unwritten bytes: reported unless it turns out to be half of a race
   bool running = false, checked = false, failed = false;
   volatile bool expired = false;      // the watchdog rang
   void* buffers[kMaxBindings] = {};
@@ -107,6 +108,9 @@ smr_lane lane_of(Tag tag, uint32_t access);
 smr_report& begin_report(uint32_t kind);                  // first one wins: returns a scratch report afterwards
 void describe(smr_report& report, const Range& range, uintptr_t p);
 void report_divergence(uint32_t kind, uint32_t first);   // of threads that wait where others never come
+
+void note_unwritten(const Range& range, uintptr_t at, size_t n, uint32_t access, uint64_t pc);
+void settle_pending(uint32_t space);                      // no more hope of a race in that memory (SMR_NOWHERE: in any)
 
 // library.cpp
 void library_ranges(const void* entry, std::vector<Range>& ranges);  // finds library_begin/end and adds its known variables

@@ -1,0 +1,111 @@
+"""compile_shader's arguments: from Python values to the bytes that a kernel sees, with torch's own errors."""
+import struct
+
+import torch
+
+_CASTS = {"fp16": torch.float16, "bf16": torch.bfloat16, "int32": torch.int32, "int16": torch.int16, "int8": torch.int8,
+          "uint8": torch.uint8}
+_MAX_BYTES = 4096  # setBytes' limit
+_INT64 = range(-(2**63), 2**63)
+
+
+class ArgumentCasts:
+    """arg_casts=: None, one cast for all values, or {index: cast}."""
+
+    def __init__(self, casts):
+        self.default, self.by_index = "", {}
+        if casts is None:
+            return
+        if isinstance(casts, str):
+            self.default = casts
+        elif isinstance(casts, dict):
+            if not all(isinstance(k, int) and k >= 0 and isinstance(v, str) for k, v in casts.items()):
+                raise RuntimeError("Unable to cast Python instance of type <class 'dict'> to C++ type "
+                                   "'std::unordered_map<unsigned int, std::string>'")
+            self.by_index = casts
+        else:
+            raise RuntimeError(f"Unexpected caster arg type {type(casts).__name__}")
+
+    def bytes_of(self, index: int, values: list, kind: type) -> bytes:
+        """The array of `values` (all int or all float) as the kernel gets it: int64 or float32 unless a cast says otherwise."""
+        cast = self.by_index.get(index, self.default)
+        if kind is int:
+            for value in values:
+                if value not in _INT64:
+                    raise RuntimeError(f"Unable to cast Python instance of type <class 'int'> to C++ type 'long long': {value}")
+        if not cast:
+            return struct.pack(f"<{len(values)}q", *values) if kind is int else _floats(values).numpy().tobytes()
+        if cast not in _CASTS:
+            raise RuntimeError(f"Unsupported cast instruction {self.default}")
+        tensor = torch.tensor(values, dtype=torch.int64, device="cpu") if kind is int else _floats(values)
+        dtype = _CASTS[cast]
+        if kind is int and dtype.is_floating_point:
+            tensor = tensor.to(torch.float32)  # C++ converts the integer to float, then rounds to the short format
+        return tensor.to(dtype).view(torch.uint8).numpy().tobytes()
+
+
+def _floats(values: list) -> torch.Tensor:
+    # A double beyond float32's range becomes an infinity, as C++'s cast does.
+    return torch.tensor(values, dtype=torch.float64, device="cpu").to(torch.float32)
+
+
+def pack(index: int, value, casts: ArgumentCasts) -> torch.Tensor | bytes:
+    """What [[buffer(index)]] gets: an mps tensor as it is, everything else as bytes."""
+    if isinstance(value, torch.Tensor):
+        if value.device.type != "cpu":
+            return value
+        if value.dim():
+            raise RuntimeError("Passed CPU tensor to MPS op")
+        # torch passes the start of the storage, whatever the offset; a faithful device does too.
+        return bytes(value.untyped_storage()[: value.element_size()])
+    if isinstance(value, (list, tuple)):
+        if not len(value):
+            raise RuntimeError("Empty list/tuple can not be an argument to metal kernel")
+        if isinstance(value[0], int):
+            return _limited(index, casts.bytes_of(index, _all(value, int), int))
+        if isinstance(value[0], float):
+            return _limited(index, casts.bytes_of(index, _all(value, (int, float)), float))
+        raise RuntimeError("Unexpected argument types")
+    if isinstance(value, float):
+        return casts.bytes_of(index, [value], float)
+    if isinstance(value, int):
+        return casts.bytes_of(index, [int(value)], int)
+    raise RuntimeError("Unsupported argument type")
+
+
+def _all(values, kinds) -> list:
+    for value in values:
+        if not isinstance(value, kinds):
+            raise RuntimeError(f"Unable to cast Python instance of type {type(values)} to C++ type 'std::vector': {value!r}")
+    return [v if isinstance(v, float) else int(v) for v in values]
+
+
+def _limited(index: int, data: bytes) -> bytes:
+    if len(data) > _MAX_BYTES:
+        raise RuntimeError(f"argument {index} has {len(data)} bytes: setBytes takes {_MAX_BYTES} at most. Pass a tensor instead.")
+    return data
+
+
+def extents(name: str, value) -> tuple[int, ...] | None:
+    """threads= or group_size=: None, an int, or one to three ints; all non-negative."""
+    if value is None:
+        return None
+    given = (value,) if isinstance(value, int) else value
+    try:
+        given = tuple(given)
+    except TypeError:
+        given = (None,)
+    if not all(isinstance(extent, int) and extent >= 0 for extent in given):
+        raise RuntimeError(f"Unable to cast {name}={value!r} to C++ type 'std::vector<unsigned long long>'")
+    if not 1 <= len(given) <= 3:
+        raise RuntimeError(f"Expected vec.size() > 0 && vec.size() < 4 to be true, but got false: {name}={value!r}")
+    return given
+
+
+class ErrorBuffer:
+    """What error_buf_idx= binds: the stream's buffer for messages of kernels, zeroed."""
+
+    BYTES = 4096
+
+    def __init__(self):
+        self.tensor = torch.zeros(self.BYTES // 4, dtype=torch.int32, device="mps")
