@@ -1,0 +1,87 @@
+"""What torch and platform show of the machine while the device is active, and how to take it back."""
+import platform
+from collections.abc import Callable
+
+from .chips import Chip
+
+_MISSING = object()
+
+
+class Presentation:
+    """The attributes that make this process look like a Mac; `apply` sets them, `undo` restores each.
+
+    machine: the chip. macos: product version. version: the torch version to present, None for the installed one.
+    """
+
+    def __init__(self, machine: Chip, macos: str, version: str | None):
+        self.machine = machine
+        self.macos = macos
+        self.version = version
+        self._saved: list[tuple[object, str, object]] = []
+
+    def apply(self) -> None:
+        """Shows the Mac."""
+        import torch
+        from torch.torch_version import TorchVersion
+
+        from .surface import compile_shader
+
+        release = ("", "", "")
+        self._set(platform, "mac_ver", lambda *_, **__: (self.macos, release, "arm64"))
+        self._set(torch._C, "_has_mps", True)
+        self._set(torch._C, "_mps_compileShader", compile_shader)
+        self._set(torch._C, "_mps_get_name", lambda: self.machine.name)
+        self._set(torch._C, "_mps_get_core_count", lambda: self.machine.gpu_cores)
+        if self.version is not None:
+            shown = TorchVersion(self.version)
+            self._set(torch, "__version__", shown)
+            self._set(torch.version, "__version__", str(shown))
+            self._hide(tuple(int(part) for part in self.version.split(".")[:2]))
+        _forget_answers()
+
+    def undo(self) -> None:
+        """Restores everything `apply` set, newest first."""
+        while self._saved:
+            owner, name, value = self._saved.pop()
+            if value is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+        _forget_answers()
+
+    def _hide(self, version: tuple[int, int]) -> None:
+        """Takes away what that torch version did not have."""
+        import torch
+        import torch.nn.functional
+
+        if version < (2, 10):
+            for name in ("scaled_mm", "grouped_mm", "scaled_grouped_mm"):
+                self._remove(torch.nn.functional, name)
+        if version < (2, 13):  # the MPS allocator kept no statistics
+            for name in ("isAllocatorInitialized", "emptyCache", "getDeviceStats", "resetAccumulatedStats", "resetPeakStats",
+                         "getMemoryInfo"):
+                if hasattr(torch._C, "_accelerator_" + name):
+                    self._set(torch._C, "_accelerator_" + name, _no_statistics)
+
+    def _set(self, owner: object, name: str, value: object) -> None:
+        self._saved.append((owner, name, owner.__dict__.get(name, _MISSING)))
+        setattr(owner, name, value)
+
+    def _remove(self, owner: object, name: str) -> None:
+        if name in owner.__dict__:
+            self._saved.append((owner, name, owner.__dict__[name]))
+            delattr(owner, name)
+
+
+def _no_statistics(*_args: object) -> None:
+    raise RuntimeError("Allocator for mps is not a DeviceAllocator.")
+
+
+def _forget_answers() -> None:
+    """torch.backends.mps remembers its answers."""
+    import torch
+
+    for name in ("is_available", "is_macos_or_newer", "is_macos13_or_newer", "get_name", "get_core_count"):
+        function: Callable | None = getattr(torch.backends.mps, name, None)
+        if hasattr(function, "cache_clear"):
+            function.cache_clear()
