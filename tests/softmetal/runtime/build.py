@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
+_SOURCES = _HERE / "csrc"
 _FLAGS = ["-std=c++17", "-O3", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti", "-fno-plt", "-fvisibility=hidden",
           "-Wall", "-Wextra", "-pthread"]
 _lock = threading.Lock()
@@ -41,10 +42,10 @@ def _compiler() -> list[str]:
 
 def library_path() -> Path:
     """The runtime's shared object, built now if the cache lacks one for these very sources."""
-    sources = sorted(_HERE.glob("*.cpp"))
+    sources = sorted(_SOURCES.glob("*.cpp"))
     compiler = _compiler()
     digest = hashlib.sha256(repr((compiler, _FLAGS, platform.machine())).encode())
-    for file in sorted([*sources, *_HERE.glob("*.h")]):
+    for file in [*sources, *sorted(_SOURCES.glob("*.h")), _HERE / "softmetal_abi.h"]:
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     path = build_directory() / f"libsoftmetal-{digest.hexdigest()[:16]}.so"
     if path.exists():
@@ -52,7 +53,7 @@ def library_path() -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         made = Path(scratch) / path.name
-        command = [*compiler, *_FLAGS, *map(str, sources), f"-Wl,-soname,{path.name}", "-o", str(made), "-ldl", "-lrt"]
+        command = [*compiler, *_FLAGS, f"-I{_HERE}", *map(str, sources), f"-Wl,-soname,{path.name}", "-o", str(made), "-ldl", "-lrt"]
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode:
             raise RuntimeError(f"The software Metal runtime does not build: {shlex.join(command)}\n{result.stderr}")
