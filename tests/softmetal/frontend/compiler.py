@@ -4,6 +4,7 @@ from pathlib import Path
 
 from . import cache, reflection, toolchain
 from .conversions import check_conversions
+from .copies import ROUNDS, spell_copies
 from .diagnostics import CompileError, from_clang, message
 from .erase import erase_address_spaces
 from .kernels import Entry
@@ -34,9 +35,7 @@ def _build(source: str, checked: bool, key: str) -> Library:
     translation = Translation(preprocessed.stdout)
     with tempfile.TemporaryDirectory(prefix="softmetal-") as folder:
         ir_path = Path(folder) / "module.ll"
-        made = toolchain.to_ir(translation.text, ir_path)
-        if made.returncode:
-            raise CompileError(from_clang(made.stderr, source))
+        _compile_to_ir(translation.text, ir_path, source)
         check_conversions(toolchain.syntax_tree(ir_path.with_suffix(".cpp")).stdout)
         ir = ir_path.read_text()
         kernels = _kernels(translation.entries, reflection.read(ir))
@@ -44,6 +43,18 @@ def _build(source: str, checked: bool, key: str) -> Library:
         shared_object = Path(folder) / "module.so"
         toolchain.to_shared_object(ir_path, shared_object, checked)
         return cache.store(key, Library(shared_object, {k.name: k for k in kernels}, checked))
+
+
+def _compile_to_ir(text: str, ir_path: Path, source: str) -> None:
+    made = first = toolchain.to_ir(text, ir_path)
+    for _ in range(ROUNDS):
+        text = spell_copies(text, made.stderr) if made.returncode else None
+        if text is None:
+            break
+        made = toolchain.to_ir(text, ir_path)
+    if made.returncode:
+        left = from_clang(made.stderr, source)
+        raise CompileError(from_clang(first.stderr, source) if "msl::" in left else left)
 
 
 def _kernels(entries: list[Entry], module: reflection.Module) -> list[Kernel]:
@@ -56,6 +67,9 @@ def _kernels(entries: list[Entry], module: reflection.Module) -> list[Kernel]:
             raise CompileError(message(entry.definition.line, (
                 f"kernel '{entry.host_name}': threadgroup memory size ({memory}) exceeds the maximum threadgroup memory "
                 f"allowed ({MAX_THREADGROUP_BYTES})")))
+        missing = module.undefined(target)
+        if missing:
+            raise CompileError(message(entry.definition.line, f"kernel '{entry.host_name}': undefined function '{missing}'"))
         looping = module.recursive(target)
         if looping:
             raise CompileError(message(entry.definition.line, f"kernel '{entry.host_name}': recursive function calls are not supported in Metal ('{looping}')"))

@@ -13,7 +13,7 @@ _TYPE = re.compile(r"'([^']*)'(?::'([^']*)')?")
 _COMPUTED = re.compile(r"ComputeLHSTy='([^']*)'(?::'([^']*)')?")
 _VECTOR = re.compile(r"[a-z]+[234]")
 _ARITHMETIC = ("<FloatingCast>", "<IntegralToFloating>", "<FloatingToIntegral>", "<FloatingToBoolean>")
-_EXPLICIT = {"CStyleCastExpr", "CXXFunctionalCastExpr", "CXXStaticCastExpr"}
+_EXPLICIT = {"CStyleCastExpr", "CXXFunctionalCastExpr", "CXXStaticCastExpr", "CXXReinterpretCastExpr"}
 
 
 class _Reader:
@@ -35,6 +35,11 @@ def _type(text: str, pattern: re.Pattern = _TYPE) -> str:
     if not match:
         return ""
     return re.sub(r"\b(?:const|volatile|device|threadgroup|constant) ?\b", "", metal_types(match[2] or match[1])).strip()
+
+
+def _full_type(text: str) -> str:
+    match = _TYPE.search(text)
+    return metal_types(match[1]) if match else ""
 
 
 def check_conversions(dump: str) -> None:
@@ -61,6 +66,8 @@ def check_conversions(dump: str) -> None:
             outer = (place, inner, "implicit")
         elif (node["node"] == "ImplicitCastExpr" or node["node"] in _EXPLICIT) and "<BitCast>" in rest:
             outer = (place, inner, "bits")
+        elif node["node"] in _EXPLICIT and "<AddressSpaceConversion>" in rest:
+            errors.setdefault(place, f"cast to '{_full_type(rest)}' converts between mismatching address spaces")
         elif node["node"] == "CompoundAssignOperator":
             computed = _type(rest, _COMPUTED)
             if ("bfloat" in inner) != ("bfloat" in computed):

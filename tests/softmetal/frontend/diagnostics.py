@@ -2,7 +2,7 @@
 import re
 
 SOURCE_NAME = "program_source"
-_DIAGNOSTIC = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?P<column>\d+): (?P<kind>fatal error|error|note|warning): (?P<text>.*)$")
+_DIAGNOSTIC = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?P<column>\d+):(?:(?:\{[\d:-]+\})*:)? (?P<kind>fatal error|error|note|warning): (?P<text>.*)$")
 
 
 class CompileError(Exception):
@@ -28,6 +28,7 @@ def metal_types(text: str) -> str:
     text = re.sub(r"\b(\w+)((?: const)?(?: \w+)? [*&]) ?__attribute__\(\(ext_vector_type\((\d)\)\)\)", r"\1\3\2", text)
     text = re.sub(r"\b(\w+) __attribute__\(\(ext_vector_type\((\d)\)\)\)", r"\1\2", text)
     text = re.sub(r"\b(\w+)( const)? (device|threadgroup|constant) ([*&])", r"\2 \3 \1 \4", text).strip()
+    text = re.sub(r"(?:metal::)?packed_vec<(\w+), (\d)>", r"packed_\1\2", text)
     return text.replace("const constant", "constant").replace("  ", " ")
 
 
@@ -40,21 +41,33 @@ def _readable(text: str) -> str:
 
 
 def from_clang(output: str, source: str) -> str:
-    """Clang's diagnostics without its excerpts of rewritten text: each with the user's own line below it."""
-    lines, result, last_kept = source.split("\n"), [], False
-    for line in output.split("\n"):
-        match = _DIAGNOSTIC.match(line)
-        if not match or match["kind"] == "warning":
+    """Clang's diagnostics without its excerpts of rewritten text: each with the user's own line below it.
+
+    An error inside the library is the user's who called it: it is reported at the call.
+    """
+    diagnostics = [m for m in map(_DIAGNOSTIC.match, output.split("\n")) if m and m["kind"] != "warning"]
+    lines, result = source.split("\n"), []
+    for index, diagnostic in enumerate(diagnostics):
+        if diagnostic["kind"] == "note":
+            if diagnostic["file"] == SOURCE_NAME and result:
+                result += _shown(diagnostic, "note", diagnostic["text"], lines)
             continue
-        own = match["file"] == SOURCE_NAME
-        if not own and match["kind"] == "note":
-            continue
-        if match["kind"] == "note" and not last_kept:
-            continue
-        last_kept = True
-        where = f"{SOURCE_NAME}:{match['line']}:{match['column']}" if own else f"<metal_stdlib>:{match['line']}:{match['column']}"
-        result.append(f"{where}: {match['kind']}: {_readable(match['text'])}")
-        number = int(match["line"])
-        if own and 0 < number <= len(lines):
-            result.append("    " + lines[number - 1].strip())
+        place = diagnostic
+        for later in diagnostics[index + 1 :] if diagnostic["file"] != SOURCE_NAME else ():
+            if later["kind"] != "note":
+                break
+            if later["file"] == SOURCE_NAME:
+                place = later
+                break
+        result += _shown(place, diagnostic["kind"], diagnostic["text"], lines)
     return "\n".join(result) if result else _readable(output.strip())
+
+
+def _shown(place: re.Match, kind: str, text: str, lines: list[str]) -> list[str]:
+    text = re.sub(r"^static assertion failed(?: due to requirement '.*?')?: ", "", text)
+    number = int(place["line"])
+    name = SOURCE_NAME if place["file"] == SOURCE_NAME else "<metal_stdlib>"
+    shown = [f"{name}:{number}:{place['column']}: {kind}: {_readable(text)}"]
+    if name == SOURCE_NAME and 0 < number <= len(lines):
+        shown.append("    " + lines[number - 1].strip())
+    return shown

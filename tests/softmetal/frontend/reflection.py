@@ -37,6 +37,14 @@ class Module:
             todo += self.functions[function].calls
         return seen
 
+    def undefined(self, name: str) -> str | None:
+        """A function of the user's that is called in reach of `name` and has no body, or None."""
+        for function in sorted(self.reached(name)):
+            for callee in sorted(self.functions[function].calls):
+                if callee not in self.functions and callee.strip('"').startswith("_ZN8msl_user"):
+                    return readable_symbol(callee)
+        return None
+
     def recursive(self, name: str) -> str | None:
         """A function in reach of `name` that can call itself, or None."""
         state: dict[str, int] = {}
@@ -49,7 +57,7 @@ class Module:
                 state[function] = 2
                 stack.pop()
             elif state.get(callee) == 1:
-                return callee
+                return readable_symbol(callee)
             elif callee not in state:
                 state[callee] = 1
                 stack.append((callee, iter(self.functions[callee].calls)))
@@ -77,6 +85,16 @@ def read(ir: str) -> Module:
 def _threadgroup_bytes(body: str) -> int:
     """Sizes of the variables that a kernel's body announces, each rounded up to 16 as Metal lays them out."""
     return sum((int(size) + 15) // 16 * 16 for size in _VARIABLE.findall(body))
+
+
+def readable_symbol(mangled: str) -> str:
+    """The qualified name in a mangled one, without the front end's namespace: _ZN8msl_user1gEf -> g."""
+    names, rest = [], re.sub(r"^_ZN[KVO]*", "", mangled.strip('"'))
+    while match := re.match(r"\d+", rest):
+        length, start = int(match[0]), match.end()
+        names.append(rest[start : start + length])
+        rest = rest[start + length :]
+    return "::".join(name for name in names if name != "msl_user") or mangled
 
 
 def _unescape(text: str) -> str:

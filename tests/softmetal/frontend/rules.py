@@ -58,6 +58,8 @@ def check_tokens(tokens: list[Token]) -> None:
                 raise CompileError(message(token.line, "use of undeclared identifier 'metal': #include <metal_stdlib> is missing"))
         elif token.text in ("[", "[[") and _opens_lambda(tokens, index):
             raise CompileError(message(token.line, "lambda expressions are not supported in Metal"))
+        elif token.text == "(" and following == "*" and _is_function_pointer(tokens, index):
+            raise CompileError(message(token.line, "function pointers are not supported in Metal"))
         elif token.kind == "number" and token.text[-1] in "lL" and "." in token.text:
             raise CompileError(message(token.line, "'long double' is not supported in Metal"))
 
@@ -69,6 +71,13 @@ def _opens_lambda(tokens: list[Token], index: int) -> bool:
     if before is None or before.text in (")", "]", "}", "operator") or (before.kind in ("word", "string") and before.text not in ("return",)):
         return False
     return before.text in ("=", "(", ",", "return", "{", "&&", "||", "?", ":")
+
+
+def _is_function_pointer(tokens: list[Token], index: int) -> bool:
+    """( * name ) ( or ( * ) ("""
+    index += 2
+    index += tokens[index].kind == "word"
+    return tokens[index].text == ")" and tokens[index + 1].text == "("
 
 
 def check_address_spaces(tokens: list[Token], what: str) -> None:

@@ -17,9 +17,10 @@ LANGUAGE_FLAGS = (
     "-x", "c++", "-std=c++17", "-nostdinc", "-nostdinc++", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics",
     "-fno-strict-aliasing", "-fno-math-errno", "-ffp-contract=off", "-march=x86-64-v3", "-fvisibility=hidden", "-fPIC",
     "-Xclang", "-ffloat16-excess-precision=none", "-Xclang", "-fbfloat16-excess-precision=none",
-    "-gline-tables-only", "-gdwarf-4", "-fno-color-diagnostics", "-ferror-limit=20", "-ftemplate-backtrace-limit=4",
+    "-gline-tables-only", "-gdwarf-4", "-fno-color-diagnostics", "-ferror-limit=50", "-ftemplate-backtrace-limit=4",
+    "-fdiagnostics-print-source-range-info", "-fno-caret-diagnostics",
 )
-WARNING_FLAGS = ("-w", "-Werror=return-type", "-Werror=array-bounds", "-Werror=unknown-attributes", "-Werror=ignored-attributes")
+WARNING_FLAGS = ("-Wno-everything", "-Werror=return-type", "-Werror=array-bounds", "-Werror=unknown-attributes", "-Werror=ignored-attributes")
 IR_FLAGS = ("-O2", "-Xclang", "-disable-llvm-passes", "-fsanitize=kernel-address")
 
 # Every access becomes a call (__asan_load4_noabort ...), in the order in which the optimised code makes them.

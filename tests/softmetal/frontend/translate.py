@@ -107,6 +107,8 @@ class Translation:
             return
         if not in_class:
             check_global(rest, is_template)
+        elif not any(t.text == "(" for t in rest):
+            check_address_spaces(rest, "member")
 
     # ---- functions ---------------------------------------------------------------------------------------------------
 

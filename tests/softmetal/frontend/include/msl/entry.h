@@ -49,4 +49,5 @@ template <class T> constexpr const char* type_name() { return __PRETTY_FUNCTION_
   msl::space<typename msl::buffer<__VA_ARGS__>::type>::number, (unsigned long)msl::buffer<__VA_ARGS__>::reference, \
   (unsigned long)metal::is_const<typename msl::buffer<__VA_ARGS__>::type>::value, \
   msl::size_of<typename msl::describe<__VA_ARGS__>::plain>::size, msl::size_of<typename msl::describe<__VA_ARGS__>::plain>::alignment
-#define MSL_TABLE(type, kind, n) extern "C" __attribute__((used)) const type msl_##kind##_##n[]; const type msl_##kind##_##n[]
+#define MSL_TABLE(type, kind, n) \
+  extern "C" const type msl_##kind##_##n[]; __attribute__((used)) const type msl_##kind##_##n[]

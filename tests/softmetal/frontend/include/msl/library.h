@@ -6,6 +6,7 @@
 #include "msl/limits.h"
 #include "msl/convert.h"
 #include "msl/packed.h"
+#include "msl/copies.h"
 #include "msl/target_cpu.h"
 #include "msl/math.h"
 #include "msl/integer.h"

@@ -1,11 +1,24 @@
 // packed_float3 and its kin: N elements without padding, aligned as one element. They convert to and from vec<T, N>.
 #pragma once
 namespace msl {
-template <class T, int N> struct packed_members;
-template <class T> struct packed_members<T, 2> { T x, y; };
-template <class T> struct packed_members<T, 3> { T x, y, z; };
-template <class T> struct packed_members<T, 4> { T x, y, z, w; };
-}
+template <class T, int N> struct packed_elements;
+template <class T> struct packed_elements<T, 2> { T x, y; };
+template <class T> struct packed_elements<T, 3> { T x, y, z; };
+template <class T> struct packed_elements<T, 4> { T x, y, z, w; };
+}  // namespace msl
 namespace metal {
-template <class T, int N> struct packed_vec;
-}
+template <class T, int N> struct packed_vec : msl::packed_elements<T, N> {
+  packed_vec() = default;
+  MSL_INLINE packed_vec(vec<T, N> v) { __builtin_memcpy((void*)this, &v, sizeof(*this)); }
+  MSL_INLINE explicit packed_vec(T s) : packed_vec((vec<T, N>)(s)) {}
+  template <class A, class B, class... R> MSL_INLINE packed_vec(A a, B b, R... rest) : packed_vec(msl::make<vec<T, N>>(a, b, rest...)) {}
+  MSL_INLINE operator vec<T, N>() const { vec<T, N> v = {}; __builtin_memcpy(&v, (const void*)this, sizeof(*this)); return v; }
+  MSL_INLINE T& operator[](int i) { return (&this->x)[i]; }
+  MSL_INLINE const T& operator[](int i) const { return (&this->x)[i]; }
+};
+}  // namespace metal
+#define MSL_PACKED(T) \
+  typedef metal::packed_vec<T, 2> packed_##T##2; typedef metal::packed_vec<T, 3> packed_##T##3; typedef metal::packed_vec<T, 4> packed_##T##4; \
+  namespace metal { using ::packed_##T##2; using ::packed_##T##3; using ::packed_##T##4; }
+MSL_FOR_EACH_SCALAR(MSL_PACKED)
+#undef MSL_PACKED
