@@ -9,11 +9,28 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 
 @pytest.fixture(scope="session")
-def comfyui():
-    from server import running
-
+def comfyui_path():
+    """The checkout."""
     path = os.environ.get("COMFYUI_PATH", "")
+    if not path:
+        pytest.skip("needs a ComfyUI and COMFYUI_PATH is not set: make test-comfyui COMFYUI_PATH=/path/to/ComfyUI")
     if not Path(path, "main.py").is_file():
         pytest.fail(f"COMFYUI_PATH={path!r} holds no ComfyUI: make test-comfyui COMFYUI_PATH=/path/to/ComfyUI")
-    with running(path) as server:
+    return path
+
+
+@pytest.fixture(scope="session")
+def comfyui(comfyui_path):
+    """One server for all tests, on a stock with the faults of torch 2.13."""
+    from server import running
+
+    with running(comfyui_path) as server:
         yield server
+
+
+@pytest.fixture
+def client(comfyui):
+    from client import connected
+
+    with connected(comfyui) as browser:
+        yield browser

@@ -1,7 +1,7 @@
 """Let ComfyUI import PyPI's torchvision and torchaudio beside a CPU build of torch. Run with that venv's Python.
 
-Both are CUDA builds there, and the image graphs of the tests call neither: only the schemas of torchvision's operators must
-exist, and torchaudio must be importable. With another torch, or on a Mac, this does nothing.
+Both are CUDA builds there, and the image graphs of the tests call neither: only the schemas of torchvision's operators
+must exist, and torchaudio must be importable. With another torch, or on a Mac, this does nothing.
 """
 import importlib.util
 import sys

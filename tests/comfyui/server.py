@@ -13,14 +13,14 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-PACK = "metal-kernels"
+PACK, TEST_PACK = "metal-kernels", "metal-kernels-test-nodes"
 
 
 class ComfyUI:
     """A running server. `folder` is its base directory; `log` what it printed so far."""
 
     def __init__(self, process, port, folder, log):
-        self._process, self._port, self.folder, self._log = process, port, folder, log
+        self._process, self.port, self.folder, self._log = process, port, folder, log
 
     @property
     def log(self):
@@ -28,32 +28,51 @@ class ComfyUI:
 
     def get(self, path):
         """The JSON of GET `path`."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=30) as answer:
-            return json.load(answer)
+        return json.loads(self.text(path))
 
     def text(self, path):
         """The body of GET `path` as text."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as answer:
             return answer.read().decode()
 
     def post(self, path, body):
-        """The JSON of POST `path` with a JSON body."""
-        request = urllib.request.Request(f"http://127.0.0.1:{self._port}{path}", json.dumps(body).encode(),
+        """The JSON of POST `path` with a JSON body; None for an empty answer. Raises `Refused` for a 400."""
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode(),
                                          {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return json.loads(answer.read() or "null")
+        except urllib.error.HTTPError as error:
+            if error.code == 400:
+                raise Refused(json.loads(error.read())) from None
+            raise
 
     def run(self, graph, seconds=120):
         """Queue `graph` (API format) and wait; the prompt's entry of /history. Raises AssertionError when it fails."""
-        prompt = self.post("/prompt", {"prompt": graph})["prompt_id"]
+        entry = self.end(self.queue(graph), seconds)
+        assert entry["status"]["status_str"] == "success", entry["status"]["messages"][-1]
+        return entry
+
+    def queue(self, graph, **more):
+        """The prompt id of `graph` (API format), which is now in the queue. more: client_id, extra_data."""
+        return self.post("/prompt", {"prompt": graph, **more})["prompt_id"]
+
+    def end(self, prompt_id, seconds=120):
+        """Wait for a prompt's end, however it ends; its entry of /history."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            entry = self.get(f"/history/{prompt}").get(prompt)
-            if entry and entry["status"]["completed"]:
+            assert self._process.poll() is None, f"ComfyUI stopped\n{self.log[-4000:]}"
+            entry = self.get(f"/history/{prompt_id}").get(prompt_id)
+            if entry:
                 return entry
-            assert not entry or entry["status"]["status_str"] != "error", entry["status"]["messages"]
-            time.sleep(0.1)
+            time.sleep(0.05)
         raise AssertionError(f"the prompt was not done after {seconds} s\n{self.log[-4000:]}")
+
+    def forget(self):
+        """Drop the execution cache: the next prompt is a cold one. Returns when that has happened."""
+        self.post("/free", {"free_memory": True})
+        # The worker sees the flag between prompts; one that waits behind it is proof.
+        self.run({"1": {"class_type": "TestShow", "inputs": {"value": f"cold {time.monotonic_ns()}"}}})
 
     def wait(self, seconds):
         """Return when it answers. Raises AssertionError with its log when it stopped or took longer."""
@@ -67,20 +86,27 @@ class ComfyUI:
         raise AssertionError(f"ComfyUI did not answer within {seconds} s\n{self.log[-4000:]}")
 
 
+class Refused(Exception):
+    """ComfyUI's validation refused a prompt; `args[0]` is its answer, with node_errors."""
+
+
 @contextlib.contextmanager
-def running(comfyui, faults="2.13", environment=None, seconds=120):
-    """A `ComfyUI` from the checkout at `comfyui`, ended when the block ends."""
+def running(comfyui, faults="2.13", environment=None, seconds=120, arguments=()):
+    """A `ComfyUI` from the checkout at `comfyui`, ended when the block ends. arguments: more of main.py's own."""
     with tempfile.TemporaryDirectory() as folder:
         nodes = Path(folder, "custom_nodes")
         nodes.mkdir()
-        (nodes / PACK).symlink_to(ROOT, target_is_directory=True)
+        for name, target in {PACK: ROOT, TEST_PACK: HERE / "test_nodes"}.items():
+            (nodes / name).symlink_to(target, target_is_directory=True)
+        Path(folder, "input").mkdir()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         log = Path(folder, "log.txt")
         command = [sys.executable, str(HERE / "start.py"), str(comfyui), faults, "--listen", "127.0.0.1",
                    "--port", str(port), "--base-directory", folder, "--disable-all-custom-nodes",
-                   "--whitelist-custom-nodes", PACK, "--disable-api-nodes", "--database-url", "sqlite:///:memory:"]
+                   "--whitelist-custom-nodes", PACK, TEST_PACK, "--disable-api-nodes",
+                   "--database-url", "sqlite:///:memory:", *arguments]
         with log.open("w") as out:
             process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT,
                                        env={**os.environ, "HF_HUB_OFFLINE": "1", **(environment or {})})

@@ -1,0 +1,16 @@
+"""A second, tiny pack for the tests alone: nodes that pad, fail, wait, expand; routes that show the process."""
+from .routes import add_routes
+
+add_routes()
+
+
+async def comfy_entrypoint():
+    from comfy_api.latest import ComfyExtension
+
+    from . import graph_nodes, pad_nodes, vae_nodes
+
+    class TestExtension(ComfyExtension):
+        async def get_node_list(self):
+            return [*graph_nodes.NODES, *pad_nodes.NODES, *vae_nodes.NODES]
+
+    return TestExtension()

@@ -1,0 +1,91 @@
+"""A tiny random diffusers AutoencoderKLWan in an object shaped like ComfyUI's VAE, and a node that saves tensors."""
+import importlib.util
+import sys
+from pathlib import Path
+
+import folder_paths
+import torch
+from comfy.model_management import get_torch_device
+from comfy_api.latest import io
+
+DEMO = Path(__file__).resolve().parents[2] / "demo"
+
+
+def demo(module):
+    """A module of tests/demo, which is not on the path here: the same model and the same count of pads."""
+    name = f"metal_kernels_demo_{module}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, DEMO / f"{module}.py")
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+class TinyWanVAE:
+    """What ComfyUI's VAE nodes use of a VAE. Pictures are [T, H, W, 3] in 0 to 1, latents [1, 4, T', H / 8, W / 8]."""
+
+    latent_channels, latent_dim = 4, 3
+
+    def __init__(self):
+        self.device, self.vae_dtype = get_torch_device(), torch.float32
+        self.first_stage_model, self.latent = demo("workload").Workload().build(self.device)
+        self.pads = None
+
+    def spacial_compression_encode(self):
+        return 8
+
+    spacial_compression_decode = spacial_compression_encode
+
+    def decode(self, samples):
+        with demo("pads").PadCounter() as self.pads:
+            video = self.first_stage_model.decode(samples.to(self.device), return_dict=False)[0]
+        return video.cpu().movedim(1, -1).add(1).div(2).clamp(0, 1)
+
+    def encode(self, pixels):
+        video = pixels[..., :3].movedim(-1, 0)[None] * 2 - 1
+        with demo("pads").PadCounter() as self.pads:
+            return self.first_stage_model.encode(video.to(self.device)).latent_dist.mode().cpu()
+
+
+class TestTinyVAE(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(node_id="TestTinyVAE", category="test", inputs=[],
+                         outputs=[io.Vae.Output("vae"), io.Latent.Output("latent")])
+
+    @classmethod
+    def execute(cls):
+        vae = TinyWanVAE()
+        return io.NodeOutput(vae, {"samples": vae.latent.cpu()})
+
+
+class TestPads(io.ComfyNode):
+    """Shows the pads of the VAE's last call; `after` is what it made."""
+
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(node_id="TestPads", category="test", inputs=[io.Vae.Input("vae"), io.AnyType.Input("after")],
+                         outputs=[], is_output_node=True, not_idempotent=True)
+
+    @classmethod
+    def execute(cls, vae, after):
+        return io.NodeOutput(ui={"pads": [vae.pads.as_dict()]})
+
+
+class TestSave(io.ComfyNode):
+    """Saves a tensor (or a latent's samples) as output/NAME.pt."""
+
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(node_id="TestSave", category="test",
+                         inputs=[io.AnyType.Input("value"), io.String.Input("name", default="value")],
+                         outputs=[], is_output_node=True)
+
+    @classmethod
+    def execute(cls, value, name):
+        tensor = value["samples"] if isinstance(value, dict) else value
+        torch.save(tensor.cpu(), Path(folder_paths.get_output_directory(), f"{name}.pt"))
+        return io.NodeOutput(ui={"saved": [name]})
+
+
+NODES = [TestTinyVAE, TestPads, TestSave]
