@@ -7,13 +7,25 @@ import time
 from tqdm import tqdm
 
 
+class _Lines:
+    """stderr where nothing is drawn over: each state of a bar on a line of its own."""
+
+    def write(self, text):
+        text = text.strip()
+        if text:
+            print(text, file=sys.stderr)
+
+    def flush(self):
+        sys.stderr.flush()
+
+
 def bar(title, total, unit="pad"):
     """A tqdm bar of `total` steps; on a terminal redrawn as it goes, in a log written once in two seconds."""
     return tqdm(
         total=total,
         desc=f"{title:<22}",
         unit=unit,
-        file=sys.stderr,
+        file=sys.stderr if sys.stderr.isatty() else _Lines(),
         leave=True,
         mininterval=0.1 if sys.stderr.isatty() else 2.0,
         dynamic_ncols=True,
