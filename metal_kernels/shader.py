@@ -144,13 +144,17 @@ def _check_argument(name: str, position: int, value: object) -> None:
             raise ValueError(f"{name}: argument {position} of shape {tuple(value.shape)} has no bytes to bind")
     elif isinstance(value, (list, tuple)):
         _check_list(name, position, value)
-    elif isinstance(value, (bool, int)):
-        if not -(2**63) <= value < 2**63:
-            raise ValueError(f"{name}: argument {position} is {value}, which int64 does not hold")
+    elif isinstance(value, int):
+        _check_int(name, position, value)
     elif not isinstance(value, float):
         raise TypeError(
             f"{name}: argument {position} is a {type(value).__name__}; tensors, numbers and lists of them can be bound"
         )
+
+
+def _check_int(name: str, position: int, value: int) -> None:
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"{name}: argument {position} is {value}, which int64 does not hold")
 
 
 def _check_list(name: str, position: int, values: Sequence) -> None:
@@ -158,6 +162,8 @@ def _check_list(name: str, position: int, values: Sequence) -> None:
         raise ValueError(f"{name}: argument {position} is an empty list; there are no bytes to bind")
     if all(isinstance(value, int) for value in values):
         limit, kind = MAX_INTS, "ints"
+        _check_int(name, position, min(values))
+        _check_int(name, position, max(values))
     elif all(isinstance(value, float) for value in values):
         limit, kind = MAX_FLOATS, "floats"
     else:

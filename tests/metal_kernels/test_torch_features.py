@@ -72,7 +72,7 @@ def test_gradients_of_linear(patched, mps, ran):
 
 
 def test_gradients_in_a_backward_thread_follow_the_process_mode(patched, mps, ran):
-    """using() is for its thread; a device's backward may run in a thread of autograd's: the process mode holds there."""
+    """using() is for its thread; a backward may run in a thread of autograd's, where the process mode holds."""
     x = torch.ones(3, device=mps, requires_grad=True)
     with patched.switches.using({"pad": "off"}):
         result = F.pad(x, (1, 1)).sum()
