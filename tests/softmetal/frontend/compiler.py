@@ -1,5 +1,6 @@
 """The whole way from source text to a Library: preprocess, translate, compile, judge, erase address spaces, link."""
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import cache, reflection, toolchain
@@ -33,15 +34,16 @@ def _build(source: str, checked: bool, key: str) -> Library:
     if preprocessed.returncode:
         raise CompileError(from_clang(preprocessed.stderr, source))
     translation = Translation(preprocessed.stdout)
-    with tempfile.TemporaryDirectory(prefix="softmetal-") as folder:
+    with tempfile.TemporaryDirectory(prefix="softmetal-") as folder, ThreadPoolExecutor(1) as beside:
         ir_path = Path(folder) / "module.ll"
         _compile_to_ir(translation.text, ir_path, source)
-        check_conversions(toolchain.syntax_tree(ir_path.with_suffix(".cpp")).stdout)
+        conversions = beside.submit(lambda: check_conversions(toolchain.syntax_tree(ir_path.with_suffix(".cpp")).stdout))
         ir = ir_path.read_text()
         kernels = _kernels(translation.entries, reflection.read(ir))
         ir_path.write_text(erase_address_spaces(ir))
         shared_object = Path(folder) / "module.so"
         toolchain.to_shared_object(ir_path, shared_object, checked)
+        conversions.result()  # raises what the syntax tree shows
         return cache.store(key, Library(shared_object, {k.name: k for k in kernels}, checked))
 
 

@@ -13,4 +13,6 @@
 #include "msl/relational.h"
 #include "msl/synchronization.h"
 #include "msl/simdgroup.h"
+#include "msl/simdgroup_matrix.h"
+#include "msl/atomic.h"
 #include "msl/entry.h"

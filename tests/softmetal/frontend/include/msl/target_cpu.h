@@ -112,6 +112,54 @@ MSL_LANES uint ballot(bool vote, int line) {
   return votes;
 }
 
+// This lane's two elements of a * b + c (see simdgroup_matrix.h): row of a, two columns of b.
+template <class A, class B> MSL_LANES metal::vec<float, 2> matrix_product(metal::vec<A, 2> a, metal::vec<B, 2> b, metal::vec<float, 2> c, int line) {
+  struct pairs { A a[2]; B b[2]; } mine = {{a[0], a[1]}, {b[0], b[1]}};
+  const msl_simd_values* all = msl_rt_simd_exchange(MSL_SIMD_MATRIX, &mine, sizeof(mine), line);
+  const uint lane = msl_rt_lane();
+  const uint row = ((lane / 4) & 4) + (lane / 2) % 4, column = ((lane / 4) & 2) * 2 + (lane % 2) * 2;
+  float sums[2] = {c[0], c[1]};
+  for (uint k = 0; k < 8; ++k) {
+    const uint left = ((row & 4) << 2) | ((k / 2 & 2) << 2) | ((row & 3) << 1) | (k / 2 & 1);
+    const uint right = ((k & 4) << 2) | ((column / 2 & 2) << 2) | ((k & 3) << 1) | (column / 2 & 1);
+    if (!((all->active >> left) & (all->active >> right) & 1)) msl_rt_missing_lane(MSL_SIMD_MATRIX, (all->active >> left) & 1 ? right : left, line);
+    const float x = (float)lane_value<pairs>(all, left).a[k % 2];
+    const pairs y = lane_value<pairs>(all, right);
+    sums[0] = __builtin_fmaf(x, (float)y.b[0], sums[0]);
+    sums[1] = __builtin_fmaf(x, (float)y.b[1], sums[1]);
+  }
+  return metal::vec<float, 2>{sums[0], sums[1]};
+}
+
+// ---- atomics: a lane is not interrupted between two calls of the runtime, so reading and writing need no hardware's help ----
+// The accesses themselves are not instrumented: msl_rt_atomic, called where the kernel stands, is what reports them.
+#define MSL_UNCHECKED __attribute__((noinline, no_sanitize("kernel-address"))) inline
+template <class T> MSL_UNCHECKED T raw_load(const volatile T* p) { return *p; }
+template <class T> MSL_UNCHECKED void raw_store(volatile T* p, T value) { *p = value; }
+
+template <class T> MSL_INLINE T atomic_load(const volatile T* p, int line) {
+  msl_rt_atomic(p, sizeof(T), 1, line);
+  return raw_load(p);
+}
+template <class T> MSL_INLINE void atomic_store(volatile T* p, T value, int line) {
+  msl_rt_atomic(p, sizeof(T), 2, line);
+  raw_store(p, value);
+}
+template <class Operation, class T> MSL_INLINE T atomic_update(volatile T* p, T operand, int line) {
+  msl_rt_atomic(p, sizeof(T), 3, line);
+  const T before = raw_load(p);
+  raw_store(p, Operation::template apply<T>(before, operand));
+  return before;
+}
+template <class T> MSL_INLINE bool atomic_compare_exchange(volatile T* p, T* expected, T desired, int line) {
+  msl_rt_atomic(p, sizeof(T), 3, line);
+  const T before = raw_load(p), wanted = *expected;
+  const bool equal = __builtin_memcmp(&before, &wanted, sizeof(T)) == 0;  // by bits, as hardware compares
+  if (equal) raw_store(p, desired);
+  else *expected = before;
+  return equal;
+}
+
 // ---- math: correctly rounded operations are instructions; the rest are the C library's float functions (libm is in the process)
 #define MSL_X(name) MSL_INLINE float name(float x) { return __builtin_##name##f(x); }
 MSL_X(exp) MSL_X(exp2) MSL_X(log) MSL_X(log2) MSL_X(log10) MSL_X(sin) MSL_X(cos) MSL_X(tan) MSL_X(asin) MSL_X(acos) MSL_X(atan)
