@@ -1,0 +1,177 @@
+"""A CPU float32 copy of a VAE, made from its own weights.
+
+Rebuilding the VAE from its state dict would need its configuration, which many VAEs don't carry in their weights (and
+third parties' VAEs are not ComfyUI's at all). So the copy is taken from the object itself: the same attributes, every
+module deep-copied with its tensors landing straight on the CPU in float32 (no second copy on the device), every device
+the CPU, every floating-point dtype float32, the model patcher one for the copy. `encode` and `decode` then run exactly
+the code that the device side runs, on other weights in another place.
+"""
+import copy
+import types
+
+import torch
+
+from .values import ParityError, plain
+
+_FRESH_ACCOUNT = (
+    ("model_loaded_weight_memory", 0),
+    ("model_lowvram", False),
+    ("lowvram_patch_counter", 0),
+    ("current_weight_patches_uuid", None),
+)
+
+
+class CpuCopy:
+    """`with CpuCopy(vae) as cpu:` gives the copy. On leaving, its weights go and ComfyUI's list of models forgets it.
+
+    Make it after the device's run: LoRA-like patches are in the weights only once ComfyUI has loaded them.
+    """
+
+    def __init__(self, vae):
+        self.vae = vae
+        self.weights = ()
+
+    def __enter__(self):
+        memo = {}
+        for module in modules_of(self.vae):
+            _prepare(module, memo)
+        if isinstance(self.vae, torch.nn.Module):
+            self.copy = _deepcopied(self.vae, memo)
+        else:
+            self.copy = copy.copy(self.vae)
+            for name, value in vars(self.vae).items():
+                replaced = _replace(value, self.vae, self.copy, memo)
+                if replaced is not value:
+                    vars(self.copy)[name] = replaced  # past the object's own __setattr__, which may have ideas
+            if hasattr(self.vae, "vae_output_dtype"):  # the user's choice of what to store is not what is compared
+                vars(self.copy)["vae_output_dtype"] = lambda: torch.float32
+        copied = modules_of(self.copy)
+        for module in copied:
+            _settle(module)
+        self.weights = tuple(weight for module in copied for weight in (*module.parameters(), *module.buffers()))
+        return self.copy
+
+    def __exit__(self, *exception):
+        for patcher in (value for value in vars(self.copy).values() if _is_patcher(value)):
+            _forget(patcher)
+        vars(self.copy).clear()
+        self.copy, self.weights = None, ()
+
+
+def modules_of(vae):
+    """The root modules that a VAE-shaped object holds (ComfyUI's: `first_stage_model`), or that it is."""
+    if isinstance(vae, torch.nn.Module):
+        return [vae]
+    found = []
+    for value in getattr(vae, "__dict__", {}).values():
+        module = value.model if _is_patcher(value) else value
+        if isinstance(module, torch.nn.Module) and all(module is not other for other in found):
+            found.append(module)
+    return found
+
+
+def weight_bytes(vae):
+    """Bytes that the copy's weights will take, counting shared ones once."""
+    seen = {id(t): t for module in modules_of(vae) for t in (*module.parameters(), *module.buffers())}
+    return sum(t.numel() * (4 if t.is_floating_point() else t.element_size()) for t in seen.values())
+
+
+def _prepare(module, memo):
+    """Fill deepcopy's memo with CPU float32 versions of every tensor that the module reaches."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if id(tensor) not in memo:
+            moved = _moved(tensor)
+            memo[id(tensor)] = torch.nn.Parameter(moved, False) if isinstance(tensor, torch.nn.Parameter) else moved
+    for part in module.modules():
+        for value in vars(part).values():
+            _prepare_loose(value, memo, 4)
+
+
+def _prepare_loose(value, memo, depth):
+    """Tensors that are neither parameters nor buffers: caches, scales, what a plain helper object holds."""
+    if isinstance(value, torch.Tensor):
+        if id(value) not in memo:
+            memo[id(value)] = _moved(value)
+    elif depth and not isinstance(value, (torch.nn.Module, type, types.ModuleType, types.FunctionType)):
+        if isinstance(value, dict):
+            inner = value.values()
+        elif isinstance(value, (list, tuple, set)):
+            inner = value
+        else:
+            inner = getattr(value, "__dict__", {}).values()
+        for entry in list(inner):
+            _prepare_loose(entry, memo, depth - 1)
+
+
+def _moved(tensor):
+    # Moved first and cast there: stock MPS has no FP8 casts. Never shares memory with the original.
+    moved = plain(tensor).to("cpu", copy=True)
+    return moved.to(torch.float32) if moved.is_floating_point() else moved
+
+
+def _replace(value, vae, twin, memo):
+    """An attribute as the CPU copy needs it; the very same object where nothing needs to change."""
+    if isinstance(value, torch.nn.Module):
+        return _deepcopied(value, memo)
+    if isinstance(value, torch.Tensor):
+        return _moved(value)
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    if isinstance(value, torch.dtype):
+        return torch.float32 if value.is_floating_point else value
+    if isinstance(value, types.MethodType) and value.__self__ is vae:
+        return types.MethodType(value.__func__, twin)
+    if _is_patcher(value):
+        from comfy.model_patcher import ModelPatcher
+
+        cpu = torch.device("cpu")
+        return ModelPatcher(_deepcopied(value.model, memo), load_device=cpu, offload_device=cpu)
+    return value
+
+
+def _deepcopied(module, memo):
+    try:
+        return copy.deepcopy(module, memo).eval().requires_grad_(False)
+    except Exception as problem:
+        raise ParityError(
+            f"The VAE's {type(module).__name__} can't be copied to the CPU ({type(problem).__name__}: {problem}): run "
+            "it with --cpu in a second ComfyUI and compare the two results with Metal Parity Compare."
+        ) from problem
+
+
+def _settle(module):
+    """Devices and dtypes that modules keep as plain attributes; patches that a partly loaded model applies per call."""
+    for part in module.modules():
+        for name, value in list(vars(part).items()):
+            if isinstance(value, torch.device):
+                vars(part)[name] = torch.device("cpu")
+            elif isinstance(value, torch.dtype) and value.is_floating_point:
+                vars(part)[name] = torch.float32
+        for kind in ("weight", "bias"):
+            weight, functions = getattr(part, kind, None), getattr(part, f"{kind}_function", None)
+            if isinstance(weight, torch.nn.Parameter) and isinstance(functions, list) and functions:
+                for function in functions:
+                    weight.data = function(weight.data)
+                setattr(part, f"{kind}_function", [])
+    # ComfyUI's patcher keeps its account of what is loaded on the model itself.
+    for name, fresh in _FRESH_ACCOUNT:
+        if name in vars(module):
+            vars(module)[name] = fresh
+
+
+def _is_patcher(value):
+    """ComfyUI's ModelPatcher, by what it does: a model and where it is loaded."""
+    return isinstance(getattr(value, "model", None), torch.nn.Module) and hasattr(value, "load_device")
+
+
+def _forget(patcher):
+    """Take a patcher out of ComfyUI's list of loaded models, as if it had never been there."""
+    from comfy import model_management
+
+    for loaded in list(model_management.current_loaded_models):
+        if loaded.model is patcher:
+            if loaded.model_finalizer is not None:
+                loaded.model_finalizer.detach()
+            model_management.current_loaded_models[:] = [
+                other for other in model_management.current_loaded_models if other is not loaded
+            ]

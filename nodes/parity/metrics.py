@@ -1,0 +1,248 @@
+"""The numbers: how far a value is from its reference.
+
+Everything is accumulated in float64 on the CPU, block by block, so that comparing a long video costs a few blocks of
+memory and not another copy of it. Elements that are not finite on both sides are counted and left out of the means.
+
+Definitions, over the elements finite on both sides, d = value - reference:
+    PSNR         10 log10(R^2 / mean(d^2)) in dB, R the data range; infinite when d is zero everywhere
+    max rel      max |d| / max(|reference|, R / 1000): the floor keeps elements near zero from deciding it
+    cosine       <value, reference> / (|value| |reference|); 1 when both are zero, 0 when one is
+"""
+import math
+from dataclasses import dataclass
+
+import torch
+
+from .values import ParityError, check_alike, plain
+
+BLOCK = 1 << 20  # elements a block: 8 MiB in float64
+RELATIVE_FLOOR = 1e-3  # of the data range
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one side holds: counts of NaN and infinities, and the least and greatest finite element."""
+
+    elements: int
+    nan: int
+    inf: int
+    minimum: float
+    maximum: float
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One picture of a batch or video. `tensor` and `index` say where it is: `value.tensors[tensor][index]`."""
+
+    tensor: int
+    index: tuple
+    max_abs: float
+    squared: float
+    compared: int
+    unlike: int
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """See the module's docstring for the definitions.
+
+    compared  elements finite on both sides.
+    unlike    elements that are NaN or infinite on one side and not the same on the other.
+    """
+
+    elements: int
+    compared: int
+    unlike: int
+    data_range: float
+    data_range_source: str
+    psnr: float
+    max_abs: float
+    mean_abs: float
+    max_rel: float
+    rel_floor: float
+    cosine: float
+    value: Side
+    reference: Side
+    frames: tuple
+
+    def frame_psnr(self, frame):
+        """A single frame's PSNR in dB, with the data range of the whole."""
+        return psnr(frame.squared, frame.compared, self.data_range)
+
+    def worst(self):
+        """Position in `frames` of the one farthest from its reference: most unlike elements, then largest error."""
+        return max(range(len(self.frames)), key=lambda i: (self.frames[i].unlike, self.frames[i].max_abs))
+
+
+def compare(value, reference, data_range=0.0, tick=lambda: None):
+    """`Metrics` of a `Value` against another of the same kind and shapes.
+
+    data_range  the R of PSNR; 0 chooses by kind: 1 for images and masks, else the peak-to-peak of the reference.
+    tick        called once a block; raise from it to cancel.
+
+    Raises ParityError for what can't be compared: kinds or shapes that differ, a side that is all NaN, no element that
+    is finite on both sides, a negative data range.
+    """
+    check_alike(value, reference)
+    sides = [_survey(one, tick) for one in (value, reference)]
+    for one, side in zip((value, reference), sides, strict=True):
+        if side.nan == side.elements:
+            raise ParityError(
+                f"{one.name} is all NaN (every one of its {side.elements:,} elements), there is nothing to compare: "
+                "look for the node that first makes NaN."
+            )
+    peak, source = _data_range(value.kind, sides[1], data_range)
+    total = _Sums(RELATIVE_FLOOR * peak)
+    frames = []
+    for number, (one, other) in enumerate(zip(value.tensors, reference.tensors, strict=True)):
+        for index in frame_indices(value.kind, one):
+            sums = _Sums(total.floor)
+            for left, right in _blocks_of(one[index], other[index], tick):
+                sums.add(left, right)
+            frames.append(Frame(number, index, sums.max_abs, sums.squared, sums.compared, sums.unlike))
+            total.merge(sums)
+    if total.compared == 0:
+        raise ParityError(
+            f"{value.name} and {reference.name} have no element that is finite on both sides ({sides[0].nan:,} and "
+            f"{sides[1].nan:,} NaN, {sides[0].inf:,} and {sides[1].inf:,} infinite): there is nothing to compare."
+        )
+    return Metrics(
+        elements=value.numel,
+        compared=total.compared,
+        unlike=total.unlike,
+        data_range=peak,
+        data_range_source=source,
+        psnr=psnr(total.squared, total.compared, peak),
+        max_abs=total.max_abs,
+        mean_abs=total.absolute / total.compared,
+        max_rel=total.max_rel,
+        rel_floor=total.floor,
+        cosine=total.cosine(),
+        value=sides[0],
+        reference=sides[1],
+        frames=tuple(frames),
+    )
+
+
+def psnr(squared, count, data_range):
+    """Peak signal-to-noise ratio in dB from a sum of squared errors; inf for no error, NaN for no element."""
+    if count == 0:
+        return math.nan
+    if squared == 0:
+        return math.inf
+    return 20 * math.log10(data_range) - 10 * math.log10(squared / count)
+
+
+def frame_indices(kind, tensor):
+    """Indices of the pictures in a tensor: images of a batch, frames of a video latent [B, C, T, H, W]."""
+    if kind in ("IMAGE", "LATENT") and tensor.ndim == 4 or kind == "MASK" and tensor.ndim == 3:
+        return [(i,) for i in range(tensor.shape[0])]
+    if kind == "LATENT" and tensor.ndim == 5:
+        return [(b, slice(None), t) for b in range(tensor.shape[0]) for t in range(tensor.shape[2])]
+    return [()]
+
+
+def blocks(shape, limit=BLOCK):
+    """Index tuples that tile a tensor of this shape, each block at most `limit` elements."""
+    if math.prod(shape) <= limit:
+        yield ()
+        return
+    inner = math.prod(shape[1:])
+    step = max(1, limit // inner)
+    for start in range(0, shape[0], step):
+        if step > 1 or inner <= limit:
+            yield (slice(start, start + step),)
+        else:
+            for rest in blocks(shape[1:], limit):
+                yield (start, *rest)
+
+
+def as_float64(tensor):
+    """On the CPU in float64; complex numbers as pairs."""
+    # Moved first and cast there: MPS has no float64, and stock MPS no FP8 casts.
+    tensor = plain(tensor).to("cpu")
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor.to(torch.float64)
+
+
+def _blocks_of(one, other, tick):
+    for index in blocks(one.shape):
+        tick()
+        yield as_float64(one[index]), as_float64(other[index])
+
+
+def _survey(value, tick):
+    """NaN and infinity counts and the finite range of a whole value."""
+    elements = nan = inf = 0
+    least, most = math.inf, -math.inf
+    for tensor in value.tensors:
+        for index in blocks(tensor.shape):
+            tick()
+            block = as_float64(tensor[index])
+            elements += block.numel()
+            nan += int(block.isnan().sum())
+            inf += int(block.isinf().sum())
+            finite = block[block.isfinite()]
+            if finite.numel():
+                least, most = min(least, float(finite.min())), max(most, float(finite.max()))
+    return Side(elements, nan, inf, least if most >= least else math.nan, most if most >= least else math.nan)
+
+
+def _data_range(kind, reference, asked):
+    """R and where it comes from."""
+    if not math.isfinite(asked) or asked < 0:
+        raise ParityError(f"data_range is {asked:g}: give a number above zero, or 0 to choose it by the kind of value.")
+    if asked > 0:
+        return asked, "as given"
+    if kind == "IMAGE":
+        return 1.0, "images are 0 to 1"
+    if kind == "MASK":
+        return 1.0, "masks are 0 to 1"
+    if reference.maximum > reference.minimum:
+        return reference.maximum - reference.minimum, "peak to peak of the reference"
+    if reference.maximum != 0 and math.isfinite(reference.maximum):
+        return abs(reference.maximum), "magnitude of the reference, which is constant"
+    return 1.0, "1, since the reference is zero everywhere"
+
+
+class _Sums:
+    """Running sums over blocks of float64."""
+
+    def __init__(self, floor):
+        self.floor = floor
+        self.compared = self.unlike = 0
+        self.absolute = self.squared = self.max_abs = self.max_rel = 0.0
+        self.dot = self.left = self.right = 0.0
+
+    def add(self, left, right):
+        finite = left.isfinite() & right.isfinite()
+        if not finite.all():
+            # NaN beside NaN and an infinity beside the same infinity agree; anything else not finite does not.
+            same = (left == right) | (left.isnan() & right.isnan())
+            self.unlike += int((~finite & ~same).sum())
+            left, right = left[finite], right[finite]
+        if left.numel() == 0:
+            return
+        error = (left - right).abs_()
+        self.compared += error.numel()
+        self.absolute += float(error.sum())
+        self.squared += float(error.square().sum())
+        self.max_abs = max(self.max_abs, float(error.max()))
+        self.max_rel = max(self.max_rel, float(error.div_(right.abs().clamp_(min=self.floor)).max()))
+        self.dot += float((left * right).sum())
+        self.left += float(left.square().sum())
+        self.right += float(right.square().sum())
+
+    def merge(self, other):
+        for name in ("compared", "unlike", "absolute", "squared", "dot", "left", "right"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.max_abs = max(self.max_abs, other.max_abs)
+        self.max_rel = max(self.max_rel, other.max_rel)
+
+    def cosine(self):
+        if self.squared == 0:
+            return 1.0
+        if self.left == 0 or self.right == 0:
+            return 1.0 if self.left == self.right else 0.0
+        return max(-1.0, min(1.0, self.dot / math.sqrt(self.left) / math.sqrt(self.right)))

@@ -1,0 +1,202 @@
+"""One sheet for the eye: value, reference and their difference, side by side, the worst pictures of a batch.
+
+Images and masks are shown as they are. A latent has no colours of its own: its channels are projected on the three
+principal components of the reference (the same projection and scale on both sides), so that the same colour means
+the same latent. The difference is a heat map of the largest channel, its scale written above it. Whatever is not
+finite is magenta.
+"""
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+
+from .metrics import as_float64, frame_indices
+
+MAX_ROWS = 4
+SMALLEST, LARGEST = 256, 640  # a panel's longer edge in pixels
+GAP, CAPTION = 8, 22
+MAGENTA = (255, 0, 255)
+# Control points of the heat map: no difference is black, full scale is white.
+HEAT = np.array([(0, 0, 0), (66, 10, 104), (147, 38, 103), (221, 81, 58), (252, 165, 10), (255, 255, 255)], np.float64)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """`image` is an IMAGE tensor [1, H, W, 3] in 0..1; `rows` are pairs (picture of the batch, difference shown as
+    white; 0 for no difference)."""
+
+    image: torch.Tensor
+    rows: tuple
+
+
+def sheet(value, reference, metrics):
+    """The `Picture` of a comparison of two `Value`s."""
+    chosen = _worst_rows(metrics)
+    planes = []
+    for row in chosen:
+        frame = metrics.frames[row]
+        planes.append([_plane(one.kind, one.tensors[frame.tensor][frame.index]) for one in (value, reference)])
+    colours = _colouring(value.kind, [other for _, other in planes])
+    cells, rows = [], []
+    for row, (one, other) in zip(chosen, planes, strict=True):
+        frame = metrics.frames[row]
+        white = _round_up(frame.max_abs)
+        number = f" {row}" if len(metrics.frames) > 1 else ""
+        panels = (_side(one, colours), _side(other, colours), _difference(one, other, white))
+        titles = (value.name + number, reference.name + number, _scale(frame, white))
+        fitted = [_fit(panel, keep_peaks) for panel, keep_peaks in zip(panels, (False, False, True), strict=True)]
+        cells.append(list(zip(titles, fitted, strict=True)))
+        rows.append((row, white))
+    image = _lay_out(cells)
+    return Picture(torch.from_numpy(np.array(image, np.float32) / 255)[None], tuple(rows))
+
+
+def as_images(value, reference):
+    """Both sides in full as IMAGE tensors, every picture of the batch: images as they are, the rest in false colour."""
+    if value.kind == "IMAGE":
+        return value.tensors[0].float(), reference.tensors[0].float()
+    planes = [
+        [_plane(one.kind, tensor[index]) for tensor in one.tensors for index in frame_indices(one.kind, tensor)]
+        for one in (value, reference)
+    ]
+    colours = _colouring(reference.kind, planes[1])
+    sides = [np.stack([_side(plane, colours) for plane in side]) for side in planes]
+    return tuple(torch.from_numpy(side.astype(np.float32) / 255) for side in sides)
+
+
+def _worst_rows(metrics):
+    """Up to MAX_ROWS of the pictures that differ, the worst ones, in their own order; the first if none does."""
+    ranked = sorted(range(len(metrics.frames)), key=lambda i: (metrics.frames[i].unlike, metrics.frames[i].max_abs))
+    differing = [i for i in ranked if metrics.frames[i].unlike or metrics.frames[i].max_abs]
+    return sorted(differing[-MAX_ROWS:]) or [0]
+
+
+def _scale(frame, white):
+    if not white:
+        text = "no difference" if not frame.unlike else "no difference where finite"
+    else:
+        text = f"difference, white = {white:g}" + (f" (x {1 / white:g})" if white < 1 else "")
+    return text + (f", {frame.unlike:,} not finite" if frame.unlike else "")
+
+
+def _plane(kind, tensor):
+    """One picture as float64 [H, W, C] on the CPU."""
+    if kind == "IMAGE":
+        return as_float64(tensor).numpy()
+    if kind == "LATENT" and tensor.ndim == 3:
+        return as_float64(tensor).permute(1, 2, 0).numpy()
+    if kind == "MASK":
+        return as_float64(tensor)[..., None].numpy()
+    return _fold(tensor)[..., None]
+
+
+def _fold(tensor):
+    """Any other tensor as [H, W]: its rows if they make a picture, else its first elements line by line."""
+    limit = LARGEST * LARGEST
+    if tensor.ndim >= 2:
+        height, width = math.prod(tensor.shape[:-1]), tensor.shape[-1]
+        if max(height, width) <= 8 * min(height, width) and height * width <= 4 * limit:
+            return as_float64(tensor).reshape(height, -1).numpy()
+    flat = as_float64(tensor.reshape(-1)[:limit] if tensor.numel() > limit else tensor.reshape(-1)).reshape(-1)
+    width = max(1, math.isqrt(flat.numel()))
+    height = -(-flat.numel() // width)
+    padded = flat.new_zeros(height * width)
+    padded[: flat.numel()] = flat
+    return padded.reshape(height, width).numpy()
+
+
+def _colouring(kind, references):
+    """plane -> [H, W, 3 or 1] in 0..1, the same mapping for both sides, made from the reference."""
+    if kind in ("IMAGE", "MASK"):
+        return lambda plane: plane[..., : 3 if plane.shape[-1] >= 3 else 1]
+    pixels = np.concatenate([plane.reshape(-1, plane.shape[-1]) for plane in references])
+    pixels = pixels[np.isfinite(pixels).all(axis=1)]
+    if not len(pixels):
+        return lambda plane: np.full((*plane.shape[:2], 1), 0.5)
+    mean, axes = pixels.mean(axis=0), np.eye(pixels.shape[1])[:, :1]
+    if pixels.shape[1] >= 3:
+        _, vectors = np.linalg.eigh(np.cov(pixels, rowvar=False) if len(pixels) > 1 else np.eye(pixels.shape[1]))
+        axes = vectors[:, ::-1][:, :3]
+        # An eigenvector's sign is arbitrary; fix it, so that the same latent looks the same every time.
+        axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), range(3)])
+    shown = (pixels - mean) @ axes
+    low, high = np.percentile(shown, 1, axis=0), np.percentile(shown, 99, axis=0)
+    span = np.where(high > low, high - low, 1.0)
+    return lambda plane: ((np.nan_to_num(plane, posinf=0, neginf=0) - mean) @ axes - low) / span
+
+
+def _side(plane, colours):
+    rgb = np.clip(np.nan_to_num(colours(plane), nan=0, posinf=0, neginf=0), 0, 1) * 255
+    return _mark(np.broadcast_to(rgb, (*plane.shape[:2], 3)).round().astype(np.uint8), ~np.isfinite(plane).all(axis=-1))
+
+
+def _difference(one, other, white):
+    with np.errstate(invalid="ignore"):
+        error = np.abs(one - other)
+    unlike = ~np.isfinite(one) | ~np.isfinite(other)
+    error = np.where(unlike, 0, error).max(axis=-1) / (white or 1)
+    position = np.clip(error, 0, 1) * (len(HEAT) - 1)
+    below = np.minimum(position.astype(int), len(HEAT) - 2)
+    rgb = HEAT[below] + (HEAT[below + 1] - HEAT[below]) * (position - below)[..., None]
+    return _mark(rgb.round().astype(np.uint8), _grown(unlike.any(axis=-1)))
+
+
+def _grown(where):
+    """Five pixels wide, so that a single one can be seen."""
+    if not where.any():
+        return where
+    plane = torch.from_numpy(where)[None].float()
+    return torch.nn.functional.max_pool2d(plane, 5, stride=1, padding=2)[0].numpy() > 0
+
+
+def _mark(rgb, where):
+    if where.any():
+        rgb = rgb.copy()
+        rgb[where] = MAGENTA
+    return rgb
+
+
+def _fit(panel, keep_peaks):
+    """Scaled to a panel's size. A shrunk difference keeps its brightest pixels: one wrong pixel must stay visible."""
+    height, width = panel.shape[:2]
+    longer = max(height, width)
+    if longer > LARGEST:
+        size = (max(1, height * LARGEST // longer), max(1, width * LARGEST // longer))
+        if keep_peaks:
+            planes = torch.from_numpy(np.ascontiguousarray(panel)).permute(2, 0, 1).float()
+            peaks = torch.nn.functional.adaptive_max_pool2d(planes, size)
+            return Image.fromarray(peaks.permute(1, 2, 0).to(torch.uint8).numpy())
+        return Image.fromarray(panel).resize(size[::-1], Image.Resampling.BOX)
+    times = max(1, SMALLEST // longer)
+    return Image.fromarray(panel).resize((width * times, height * times), Image.Resampling.NEAREST)
+
+
+def _lay_out(rows):
+    font = ImageFont.load_default()
+    measure = ImageDraw.Draw(Image.new("RGB", (1, 1)))
+    widths = [
+        max(max(row[i][1].width, math.ceil(measure.textlength(row[i][0], font))) for row in rows) for i in range(3)
+    ]
+    heights = [max(panel.height for _, panel in row) + CAPTION for row in rows]
+    canvas = Image.new("RGB", (sum(widths) + 4 * GAP, sum(heights) + (len(rows) + 1) * GAP), (32, 32, 36))
+    draw = ImageDraw.Draw(canvas)
+    y = GAP
+    for row, height in zip(rows, heights, strict=True):
+        x = GAP
+        for (title, panel), width in zip(row, widths, strict=True):
+            draw.text((x, y + 4), title, fill=(235, 235, 235), font=font)
+            canvas.paste(panel, (x, y + CAPTION))
+            x += width + GAP
+        y += height + GAP
+    return canvas
+
+
+def _round_up(error):
+    """The next of 1, 2, 5 times a power of ten."""
+    if error == 0:
+        return 0.0
+    power = 10.0 ** math.floor(math.log10(error))
+    # float32's 0.05 is a little more than 0.05: it still fits below a white of 0.05.
+    return float(f"{next((step * power for step in (1, 2, 5) if error <= step * power * (1 + 1e-6)), 10 * power):.3g}")

@@ -1,0 +1,293 @@
+"""A VAE on the device and on the CPU in float32: the same input, the same tiles, the same random numbers, two results.
+
+Order of things: say what the CPU side needs and refuse if memory is short; run the device side; say how long the CPU
+side will take; make the CPU copy, run it, drop it; compare.
+"""
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from . import cpu_copy, estimate, kernels_used, plan
+from .compare import Comparison, compare
+from .vae_report import Facts, as_dict, describe
+from .values import ParityError, Value, read, short
+from .watch import Watch
+
+DECODE, ENCODE, ROUND_TRIP = "decode", "encode", "round trip"
+INPUT = "image_or_latent"  # the node's input, for messages
+OPERATIONS = (DECODE, ENCODE, ROUND_TRIP)
+DEVICE_SHARE = 0.1  # of the progress bar
+RESULT = {ENCODE: "LATENT", DECODE: "IMAGE"}
+_INSTEAD = "run it with --cpu in a second ComfyUI and compare the two results with Metal Parity Compare."
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to run.
+
+    operation  "decode", "encode" or "round trip" (of an image: encode, then decode; of a latent: decode, then encode).
+    region     see `plan`; `size` is in pixels of the picture.
+    frames     at most this many images, video frames or latent frames; 0 for all.
+    """
+
+    operation: str = DECODE
+    region: str = plan.WHOLE
+    size: int = 512
+    frames: int = 0
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """How a run reaches its user: `tick` raises to cancel, `progress` takes 0 to 1, `say` a sentence."""
+
+    tick: Callable = lambda: None
+    progress: Callable = lambda fraction: None
+    say: Callable = lambda text: None
+
+
+@dataclass(frozen=True)
+class Job:
+    """What both sides run: these steps, on these windows of each of these pieces of an IMAGE or LATENT."""
+
+    steps: tuple
+    kind: str
+    places: list
+    pieces: list
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side's results, an assembled tensor for each step, and what it took."""
+
+    results: list
+    seconds: float
+    flops: int
+
+
+@dataclass(frozen=True)
+class Parity:
+    """`comparison` is of the last step's results, `device` and `cpu`; `text` and `data` add to its report what ran,
+    where and how long.
+    """
+
+    device: Value
+    cpu: Value
+    comparison: Comparison
+    text: str
+    data: dict
+
+
+def parity(vae, thing, request, tolerances, hooks=None, data_range=0.0, available=estimate.available_memory):
+    """Run and compare both sides: a `Parity`.
+
+    vae    ComfyUI's VAE or anything shaped like it: `decode` and `encode`, and torch modules among its attributes.
+    thing  an IMAGE [B, H, W, C] or a LATENT, as they come over the wire.
+
+    Raises ParityError, one sentence for the user, for what can't be run or compared; whatever `hooks.tick` raises; and
+    what the VAE itself raises on the device.
+    """
+    hooks = hooks or Hooks()
+    source = _source(thing, request)
+    steps = _steps(vae, source, request)
+    places, pieces = _pieces(vae, source, request)
+    need = _need(vae, steps, source, places, pieces, available())
+    hooks.say(need.describe())
+    estimate.refuse_if_short(need)
+
+    before = kernels_used.snapshot()
+    job = Job(steps, source.kind, places, pieces)
+    device = _run(vae, job, lambda _: hooks.tick(), lambda done: hooks.progress(done * DEVICE_SHARE))
+    used = kernels_used.since(before)
+    where = _where(vae)
+    expected = estimate.seconds(device.flops)
+    hooks.say(
+        f"{where} took {estimate.duration(device.seconds)}; the CPU side takes about {estimate.duration(expected)} "
+        "(estimate)."
+    )
+    cpu = _run_on_cpu(vae, job, device.flops, hooks)
+
+    stages = []
+    for step, result, reference in zip(steps, device.results, cpu.results, strict=True):
+        _refuse_nan(result, reference, step, where)
+        ours = Value("device", RESULT[step], (result,), where)
+        theirs = Value("cpu", RESULT[step], (reference,), "cpu float32")
+        stages.append(compare(ours, theirs, tolerances, data_range, hooks.tick))
+    hooks.progress(1.0)
+    facts = Facts(request, source, job, need, where, device, cpu, expected, used)
+    return Parity(ours, theirs, stages[-1], describe(facts, stages), as_dict(facts, stages))
+
+
+def _source(thing, request):
+    """The input as a `Value` of one IMAGE or LATENT tensor, cut to the frames asked for."""
+    source = read(INPUT, thing)
+    tensor = source.tensors[0]  # of nested latents the first, as ComfyUI's own VAE nodes do
+    if source.kind not in ("IMAGE", "LATENT"):
+        raise ParityError(f"{INPUT} is {source.describe()}: connect an IMAGE [B, H, W, C] or a LATENT.")
+    if source.kind == "LATENT" and tensor.ndim not in (4, 5):
+        raise ParityError(
+            f"{INPUT} is a LATENT of shape {tuple(tensor.shape)}: only latents of images and videos (4 or 5 "
+            "dimensions) can be checked."
+        )
+    if not tensor.is_floating_point():
+        raise ParityError(f"{INPUT} is {_a(source.kind)} of {short(tensor.dtype)}: it must be floating point.")
+    if request.frames < 0:
+        raise ParityError(f"frames is {request.frames}: give 0 for all of them, or how many.")
+    if request.size < 1:
+        raise ParityError(f"size is {request.size}: give the edge of a crop or tile in pixels.")
+    if request.frames:
+        tensor = tensor[:, :, : request.frames] if tensor.ndim == 5 else tensor[: request.frames]
+    if not tensor.isfinite().any():
+        raise ParityError(f"{INPUT} is all NaN or infinite ({source.kind} of shape {tuple(tensor.shape)}).")
+    return Value(INPUT, source.kind, (tensor.detach().to("cpu"),))
+
+
+def _steps(vae, source, request):
+    """The operations in order; every one of them must be something that this VAE can do."""
+    if request.operation not in OPERATIONS:
+        raise ParityError(f"operation is {request.operation!r}: choose one of {', '.join(OPERATIONS)}.")
+    if request.operation == ROUND_TRIP:
+        steps = (ENCODE, DECODE) if source.kind == "IMAGE" else (DECODE, ENCODE)
+    else:
+        steps = (request.operation,)
+    takes = "LATENT" if steps[0] == DECODE else "IMAGE"
+    if source.kind != takes:
+        raise ParityError(f"operation '{steps[0]}' takes {_a(takes)}, but {INPUT} is {_a(source.kind)}.")
+    roots = cpu_copy.modules_of(vae)
+    if not roots:
+        raise ParityError(f"vae ({type(vae).__name__}) holds no torch module, so it can't be copied to the CPU.")
+    for step in steps:
+        model = getattr(vae, "first_stage_model", roots[0])
+        part = getattr(model, {ENCODE: "encoder", DECODE: "decoder"}[step], model)
+        if part is None or not (callable(getattr(vae, step, None)) and callable(getattr(model, step, model))):
+            raise _cannot(vae, step)
+    return steps
+
+
+def _cannot(vae, step):
+    model = getattr(vae, "first_stage_model", vae)
+    return ParityError(
+        f"This VAE ({type(model).__name__}) has no {step}r, so '{step}' can't be checked: choose operation "
+        f"'{DECODE if step == ENCODE else ENCODE}' or load a VAE that has one."
+    )
+
+
+def _pieces(vae, source, request):
+    """The windows, and the items of the batch that are run one by one."""
+    tensor = source.tensors[0]
+    if source.kind == "LATENT":
+        cells = max(1, request.size // estimate.spatial_ratio(vae, DECODE))
+        places = plan.windows(*tensor.shape[-2:], request.region, cells)
+        return places, list(tensor.split(1))
+    places = plan.windows(*tensor.shape[1:3], request.region, request.size, estimate.spatial_ratio(vae, ENCODE))
+    # A video VAE takes the batch as one video; an image VAE takes picture by picture (the same batches on both sides).
+    separate = getattr(vae, "latent_dim", None) == 2 or getattr(vae, "not_video", False)
+    return places, list(tensor.split(1)) if separate else [tensor]
+
+
+def _need(vae, steps, source, places, pieces, available):
+    tallest, widest = max(w.height for w in places), max(w.width for w in places)
+    item = pieces[0]
+    frames = item.shape[0] if source.kind == "IMAGE" else item.shape[2] if item.ndim == 5 else 1
+    ratio = estimate.spatial_ratio(vae, DECODE) if source.kind == "LATENT" else 1
+    if source.kind == "LATENT":
+        shape = (*item.shape[:-2], tallest, widest)
+        times = 4 if item.ndim == 5 else 1  # frames of a video for each latent frame, for the results only
+    else:
+        video = getattr(vae, "latent_dim", None) == 3
+        shape = (1, 3, frames, tallest, widest) if video else (frames, 3, tallest, widest)
+        times = 1
+    kept = sum((w.keep_bottom - w.keep_top) * (w.keep_right - w.keep_left) for w in places)
+    pixels = kept * ratio * ratio * frames * times * len(pieces)
+    return estimate.memory(vae, steps, shape, pixels, available)
+
+
+def _run(vae, job, tick, done, weights=()):
+    """`Side` of one side. `tick(flops so far)` before every torch call, `done(fraction)` after each piece."""
+    start, flops, count = time.perf_counter(), 0, 0
+    outputs = [[] for _ in job.steps]
+    for item in job.pieces:
+        parts = [[] for _ in job.steps]
+        for window in job.places:
+            cut = _cut(item, job.kind, window)
+            with Watch(lambda now, so_far=flops: tick(so_far + now), weights) as watch:
+                for position, step in enumerate(job.steps):
+                    cut = _step(vae, step, cut)
+                    parts[position].append(plan.kept(cut.detach().to("cpu"), window, _axes(step, cut)))
+            if weights and not watch.used:
+                raise ParityError(
+                    f"This VAE ({type(vae).__name__}) runs weights that are not among its attributes, so the CPU side "
+                    f"would be the device side again: {_INSTEAD}"
+                )
+            flops += watch.flops
+            count += 1
+            done(count / (len(job.places) * len(job.pieces)))
+        for position, step in enumerate(job.steps):
+            outputs[position].append(plan.assemble(parts[position], job.places, _axes(step, parts[position][0])))
+    return Side([torch.cat(output) for output in outputs], time.perf_counter() - start, flops)
+
+
+def _run_on_cpu(vae, job, flops, hooks):
+    """The CPU side on a copy that lives only here."""
+
+    def tick(now):
+        hooks.tick()
+        hooks.progress(DEVICE_SHARE + (1 - DEVICE_SHARE) * min(1.0, now / max(1, flops)))
+
+    copied = cpu_copy.CpuCopy(vae)
+    with copied as twin:
+        try:
+            return _run(twin, job, tick, lambda _: hooks.tick(), copied.weights)
+        except ParityError:
+            raise
+        except (RuntimeError, TypeError, ValueError, AttributeError) as problem:
+            raise ParityError(
+                f"The CPU float32 copy of this VAE does not run ({type(problem).__name__}: {problem}): {_INSTEAD}"
+            ) from problem
+
+
+def _cut(item, kind, window):
+    """The window's part of an item, in memory of its own: a model may write into its input."""
+    rows, columns = slice(window.top, window.bottom), slice(window.left, window.right)
+    return (item[:, rows, columns] if kind == "IMAGE" else item[..., rows, columns]).clone()
+
+
+def _step(vae, step, tensor):
+    try:
+        result = getattr(vae, step)(tensor)
+    except NotImplementedError as problem:
+        raise _cannot(vae, step) from problem
+    if isinstance(result, dict):
+        result = result.get("samples")
+    if not isinstance(result, torch.Tensor) or result.ndim not in (4, 5) or result.numel() == 0:
+        what = f"shape {tuple(result.shape)}" if isinstance(result, torch.Tensor) else type(result).__name__
+        raise ParityError(f"The VAE's {step} gave {what}, which is no picture, video or latent of one.")
+    if step == DECODE and result.ndim == 5:
+        result = result.reshape(-1, *result.shape[-3:])  # a video's frames, as ComfyUI's VAE Decode does
+    return result
+
+
+def _axes(step, tensor):
+    """Height and width of a step's result."""
+    return (1, 2) if step == DECODE else (tensor.ndim - 2, tensor.ndim - 1)
+
+
+def _refuse_nan(result, reference, step, where):
+    if result.isnan().all() and not reference.isnan().any():
+        raise ParityError(
+            f"{where} gave nothing but NaN for '{step}' and the CPU in float32 did not: the dtype overflows or a "
+            "kernel is wrong there (try --fp32-vae, and a Metal Kernels Switch to see if this pack's kernels matter)."
+        )
+
+
+def _where(vae):
+    """`mps bfloat16`: where the device side ran."""
+    weight = next((w for module in cpu_copy.modules_of(vae) for w in module.parameters()), None)
+    device = getattr(vae, "device", None) or (weight.device if weight is not None else "cpu")
+    dtype = getattr(vae, "vae_dtype", None) or (weight.dtype if weight is not None else torch.float32)
+    return f"{torch.device(device).type} {short(dtype)}"
+
+
+def _a(kind):
+    return f"an {kind}" if kind == "IMAGE" else f"a {kind}"
