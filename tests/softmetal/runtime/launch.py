@@ -130,7 +130,7 @@ def _out_of_bounds(report, lanes, memory, _):
     past = report.offset + report.access_size - report.bound_size
     how = f"{-report.offset} bytes before its start" if report.offset < 0 else f"{past} bytes past its end"
     advice = "Check the index against the size that was passed."
-    if report.space == 2 and 0 <= report.offset < report.bound_size:
+    if report.space == 2 and 0 <= report.offset < report.element_size:
         advice = "The parameter's type is wider than what was bound: ints arrive as 8 bytes, floats as 4, unless arg_casts says otherwise."
     elif not report.bound_size:
         advice = "Nothing is bound there: the argument is missing, or the tensor is empty."

@@ -70,7 +70,7 @@ __attribute__((noinline)) const Range* new_range(Site* site, uintptr_t p, size_t
   const Fibre* fibre = g.fibre;
   if (within(reinterpret_cast<const void*>(fibre->stack_begin), fibre->stack_size)) return nullptr;
   if (within(&fibre->thread, sizeof fibre->thread)) return nullptr;  // the position attributes
-  if (const Range* range = find_range(p, n)) return site->range = range;
+  if (const Range* range = find_range(p, n, access != kRead)) return site->range = range;
   if (access == kRead) {
     if (within(g.simd[g.thread / kLanes].values, sizeof g.simd[0].values) || within(g.buffers, sizeof g.buffers)) return nullptr;
     if (is_plain_library_data(p, n)) return nullptr;
@@ -131,10 +131,15 @@ inline void check(uintptr_t p, size_t n, uint64_t pc) {
 
 }  // namespace
 
-const Range* find_range(uintptr_t p, size_t n) {
-  for (const Range& range : g.ranges)
-    if (p - range.begin < range.size && n <= range.size - (p - range.begin)) return &range;
-  return nullptr;
+// Where bindings overlap, a write belongs to the one that may be written.
+const Range* find_range(uintptr_t p, size_t n, bool write) {
+  const Range* found = nullptr;
+  for (const Range& range : g.ranges) {
+    if (p - range.begin >= range.size || n > range.size - (p - range.begin)) continue;
+    if (!write || !range.read_only) return &range;
+    found = &range;
+  }
+  return found;
 }
 
 void forget_sites() { std::memset(static_cast<void*>(g.sites), 0, sizeof g.sites); }

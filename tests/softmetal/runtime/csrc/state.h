@@ -117,7 +117,7 @@ void library_ranges(const void* entry, std::vector<Range>& ranges);  // finds li
 bool is_plain_library_data(uintptr_t p, size_t n);                    // data that clang did not announce (literal tables)
 
 // access.cpp
-const Range* find_range(uintptr_t p, size_t n);
+const Range* find_range(uintptr_t p, size_t n, bool write);
 void forget_sites();
 
 // signals.cpp

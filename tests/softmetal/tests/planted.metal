@@ -1,0 +1,302 @@
+// Small broken kernels, each beside its right twin (test_checks_planted.py launches both).
+#include <metal_stdlib>
+using namespace metal;
+
+// ---- races ------------------------------------------------------------------------------------------------------
+
+kernel void reverse_broken(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                           uint i [[thread_position_in_grid]], uint t [[thread_position_in_threadgroup]]) {
+  threadgroup float tile[64];
+  tile[t] = x[i];
+  y[i] = tile[63 - t];  // no barrier
+}
+kernel void reverse_fixed(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                          uint i [[thread_position_in_grid]], uint t [[thread_position_in_threadgroup]]) {
+  threadgroup float tile[64];
+  tile[t] = x[i];
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  y[i] = tile[63 - t];
+}
+
+// The second round overwrites what slower threads of the first still read.
+template <bool Fixed>
+void two_rounds(device const float* x, device float* y, threadgroup float* tile, uint i, uint t) {
+  float sum = 0;
+  for (int round = 0; round < 2; ++round) {
+    tile[t] = x[i] + round;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    sum += tile[63 - t];
+    if (Fixed) threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+  y[i] = sum;
+}
+kernel void rounds_broken(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                          uint i [[thread_position_in_grid]], uint t [[thread_position_in_threadgroup]]) {
+  threadgroup float tile[64];
+  two_rounds<false>(x, y, tile, i, t);
+}
+kernel void rounds_fixed(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                         uint i [[thread_position_in_grid]], uint t [[thread_position_in_threadgroup]]) {
+  threadgroup float tile[64];
+  two_rounds<true>(x, y, tile, i, t);
+}
+
+kernel void exchange_broken(device float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                            uint i [[thread_position_in_grid]], uint t [[thread_position_in_threadgroup]]) {
+  x[i] = float(t);
+  threadgroup_barrier(mem_flags::mem_threadgroup);  // orders threadgroup memory only
+  y[i] = x[i - t + 63 - t];
+}
+kernel void exchange_fixed(device float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                           uint i [[thread_position_in_grid]], uint t [[thread_position_in_threadgroup]]) {
+  x[i] = float(t);
+  threadgroup_barrier(mem_flags::mem_device);
+  y[i] = x[i - t + 63 - t];
+}
+
+kernel void wrong_flag_broken(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                              uint i [[thread_position_in_grid]], uint t [[thread_position_in_threadgroup]]) {
+  threadgroup float tile[64];
+  tile[t] = x[i];
+  threadgroup_barrier(mem_flags::mem_device);  // orders device memory only
+  y[i] = tile[63 - t];
+}
+kernel void no_flag_broken(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                           uint i [[thread_position_in_grid]], uint t [[thread_position_in_threadgroup]]) {
+  threadgroup float tile[64];
+  tile[t] = x[i];
+  threadgroup_barrier(mem_flags::mem_none);  // orders nothing but execution
+  y[i] = tile[63 - t];
+}
+
+// Right when a SIMD-group reads its own part, wrong across SIMD-groups.
+kernel void simd_barrier_broken(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                                uint i [[thread_position_in_grid]], uint t [[thread_position_in_threadgroup]]) {
+  threadgroup float tile[64];
+  tile[t] = x[i];
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  y[i] = tile[63 - t];
+}
+kernel void simd_barrier_fixed(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                               uint i [[thread_position_in_grid]], uint t [[thread_position_in_threadgroup]]) {
+  threadgroup float tile[64];
+  tile[t] = x[i];
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  y[i] = tile[t / 32 * 32 + 31 - t % 32];
+}
+
+// A collective is no barrier: lanes meet, their memory does not.
+kernel void collective_broken(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                              uint i [[thread_position_in_grid]], uint t [[thread_position_in_threadgroup]]) {
+  threadgroup float tile[64];
+  tile[t] = x[i];
+  float sum = simd_sum(x[i]);
+  y[i] = tile[t ^ 1] + sum;
+}
+kernel void collective_fixed(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                             uint i [[thread_position_in_grid]]) {
+  y[i] = simd_shuffle_xor(x[i], 1) + simd_sum(x[i]);
+}
+
+kernel void same_value_broken(device int* y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  y[0] = 1;  // by all threads: the same value is still a race
+}
+kernel void same_value_fixed(device int* y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  if (i == 0) y[0] = 1;
+}
+
+// Two threadgroups: the last element of one is the first of the other.
+kernel void overlap_broken(device float* y [[buffer(0)]], uint g [[threadgroup_position_in_grid]],
+                           uint t [[thread_position_in_threadgroup]]) {
+  y[g * 31 + t] = 1;
+}
+kernel void overlap_fixed(device float* y [[buffer(0)]], uint g [[threadgroup_position_in_grid]],
+                          uint t [[thread_position_in_threadgroup]]) {
+  y[g * 32 + t] = 1;
+}
+
+// Neighbouring halves share a word; only whole words are read.
+kernel void halves_broken(device half* y [[buffer(0)]], device uint* z [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  y[i] = half(i);
+  z[i] = ((device uint*)y)[i / 2];
+}
+kernel void halves_fixed(device half* y [[buffer(0)]], device uint* z [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  y[i] = half(i);
+  z[i] = as_type<ushort>(y[i]);
+}
+
+// ---- bounds -----------------------------------------------------------------------------------------------------
+
+kernel void read_past_broken(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                             uint i [[thread_position_in_grid]]) {
+  y[i] = x[i + 1];
+}
+kernel void read_past_fixed(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                            uint i [[thread_position_in_grid]], uint n [[threads_per_grid]]) {
+  y[i] = x[min(i + 1, n - 1)];
+}
+kernel void read_before_broken(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                               uint i [[thread_position_in_grid]]) {
+  y[i] = x[int(i) - 1];
+}
+kernel void write_past_broken(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                              uint i [[thread_position_in_grid]]) {
+  y[i + 1] = x[i];
+}
+kernel void write_past_fixed(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                             uint i [[thread_position_in_grid]]) {
+  y[i] = x[i];
+}
+kernel void write_const_broken(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                               uint i [[thread_position_in_grid]]) {
+  ((device float*)x)[i] = y[i];
+}
+
+kernel void list_broken(device long* y [[buffer(0)]], constant long* sizes [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  y[i] = sizes[i + 1];
+}
+kernel void list_fixed(device long* y [[buffer(0)]], constant long* sizes [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  y[i] = sizes[i];
+}
+
+constant float weights[4] = {1, 2, 3, 4};
+kernel void table_broken(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) { y[i] = weights[i + 1]; }
+kernel void table_fixed(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) { y[i] = weights[i]; }
+
+kernel void tile_read_broken(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  threadgroup float tile[32];
+  tile[t] = t;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  y[t] = tile[t + 1];
+}
+kernel void tile_read_fixed(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  threadgroup float tile[33];
+  tile[t] = t;
+  if (t == 0) tile[32] = 32;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  y[t] = tile[t + 1];
+}
+kernel void tile_write_broken(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  threadgroup float tile[32];
+  tile[t + 1] = t;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  y[t] = t == 0 ? 0.0f : tile[t];
+}
+
+struct Shape {
+  long rows, columns, depth;
+};
+kernel void struct_broken(device long* y [[buffer(0)]], constant Shape& shape [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  y[i] = shape.rows + shape.depth;
+}
+kernel void wide_int_broken(device long* y [[buffer(0)]], constant long2& n [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  y[i] = n.x + n.y;
+}
+kernel void wide_int_fixed(device long* y [[buffer(0)]], constant long& n [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  y[i] = n;
+}
+
+// One thread sums its threadgroup's 64 elements; the last threadgroup is not full.
+kernel void tail_broken(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                        uint g [[threadgroup_position_in_grid]], uint t [[thread_position_in_threadgroup]]) {
+  if (t != 0) return;
+  float sum = 0;
+  for (uint k = 0; k < 64; ++k) sum += x[g * 64 + k];
+  y[g] = sum;
+}
+kernel void tail_fixed(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                       uint g [[threadgroup_position_in_grid]], uint t [[thread_position_in_threadgroup]],
+                       uint size [[threads_per_threadgroup]]) {
+  if (t != 0) return;
+  float sum = 0;
+  for (uint k = 0; k < size; ++k) sum += x[g * 64 + k];
+  y[g] = sum;
+}
+
+kernel void vector_broken(device const float* x [[buffer(0)]], device float4* y [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  y[i] = ((device const float4*)(x + 1))[i];
+}
+kernel void vector_fixed(device const float* x [[buffer(0)]], device float4* y [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  y[i] = float4(x[i * 4 + 1], x[i * 4 + 2], x[i * 4 + 3], x[i * 4 + 4]);
+}
+
+// ---- bytes that nobody wrote ------------------------------------------------------------------------------------
+
+kernel void unset_tile_broken(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  threadgroup float tile[32];
+  if (t < 31) tile[t] = t;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  y[t] = tile[t];
+}
+kernel void unset_tile_fixed(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  threadgroup float tile[32];
+  tile[t] = t;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  y[t] = tile[t];
+}
+kernel void fill_broken(device int* y [[buffer(0)]], uint i [[thread_position_in_grid]], uint n [[threads_per_grid]]) {
+  if (i != 5) y[i] = 0;
+}
+kernel void fill_fixed(device int* y [[buffer(0)]], uint i [[thread_position_in_grid]], uint n [[threads_per_grid]]) { y[i] = 0; }
+
+// ---- lanes that are not where the others are --------------------------------------------------------------------
+
+kernel void early_return_broken(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  if (t >= 40) return;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  y[t] = t;
+}
+kernel void early_return_fixed(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (t < 40) y[t] = t;
+}
+kernel void two_barriers_broken(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  if (t % 2 == 0) {
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    y[t] = 0;
+  } else {
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    y[t] = 1;
+  }
+}
+kernel void collective_return_broken(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  if (t == 7) return;
+  y[t] = simd_sum(float(t));
+}
+kernel void collective_return_fixed(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  y[t] = simd_sum(t == 7 ? 0.0f : float(t));
+}
+kernel void two_collectives_broken(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  float v = t;
+  if (t < 16) v = simd_sum(v);
+  else v = simd_max(v);
+  y[t] = v;
+}
+kernel void collective_or_barrier_broken(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  float v = t;
+  if (t < 16) v = simd_sum(v);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  y[t] = v;
+}
+// A partial last threadgroup has a SIMD-group of fewer lanes: fine to sum over, not to read from.
+kernel void tail_lane_broken(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) { y[i] = simd_shuffle_xor(float(i), 16); }
+kernel void tail_lane_fixed(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) { y[i] = simd_sum(float(i)); }
+
+// ---- never ending, dividing, overflowing ------------------------------------------------------------------------
+
+kernel void forever_broken(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  volatile int n = 0;
+  while (n >= 0) n = n / 2;
+  y[i] = n;
+}
+kernel void barriers_forever_broken(device int* y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  while (y[0] == 0) threadgroup_barrier(mem_flags::mem_device);
+}
+kernel void divide_broken(device int* y [[buffer(0)]], constant long& n [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  y[i] = 7 / int(n);
+}
+kernel void stack_broken(device int* y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  volatile int large[100000];
+  for (int k = 99999; k >= 0; --k) large[k] = k;
+  y[i] = large[i];
+}

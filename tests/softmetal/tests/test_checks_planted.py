@@ -1,0 +1,319 @@
+"""Every planted fault is caught, with the same verdict under every seed; its right twin passes, with the same bits."""
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+SEEDS = range(5)
+
+
+@pytest.fixture(scope="module")
+def lib():
+    import softmetal
+
+    softmetal.activate()
+    return torch.mps.compile_shader((Path(__file__).parent / "planted.metal").read_text())
+
+
+def floats(n):
+    return torch.arange(n, dtype=torch.float32).to("mps")
+
+
+def zeros(n, dtype=torch.float32):
+    return torch.zeros(n, dtype=dtype, device="mps")
+
+
+def line_of(text: str, after: str) -> int:
+    """The line of planted.metal that holds `text`, the first one after the kernel `after`."""
+    lines = (Path(__file__).parent / "planted.metal").read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if f" {after}(" in line)
+    return next(i for i, line in enumerate(lines[start:], start) if text in line) + 1
+
+
+@dataclass
+class Planted:
+    broken: str
+    fixed: str | None
+    kind: str
+    arguments: Callable[[], tuple]  # for each launch afresh; the last tensor is the result
+    threads: int = 64
+    group: int = 64
+    lanes: int = 1
+    lines: tuple[str, ...] = ()  # pieces of the lines that the report's lanes are at, in any order
+    says: tuple[str, ...] = ()
+    name: str | None = None
+
+
+def xy(n=64):
+    return lambda: (floats(n), zeros(n))
+
+
+TILE = "threadgroup_barrier(mem_flags::mem_threadgroup)"
+PLANTED = [
+    Planted("reverse_broken", "reverse_fixed", "race", xy(128), 128, lanes=2, lines=("tile[t] = x[i];", "y[i] = tile[63 - t]"), says=(TILE,), name="tile"),
+    Planted("rounds_broken", "rounds_fixed", "race", xy(), lanes=2, name="tile", says=(TILE,)),
+    Planted("exchange_broken", "exchange_fixed", "race", xy(), lanes=2, name="x", says=("mem_flags::mem_device",)),
+    Planted("wrong_flag_broken", "reverse_fixed", "race", xy(), lanes=2, name="tile"),
+    Planted("no_flag_broken", "reverse_fixed", "race", xy(), lanes=2, name="tile"),
+    Planted("simd_barrier_broken", "simd_barrier_fixed", "race", xy(), lanes=2, name="tile"),
+    Planted("collective_broken", "collective_fixed", "race", xy(), lanes=2, name="tile"),
+    Planted("same_value_broken", "same_value_fixed", "race", lambda: (zeros(1, torch.int32),), lanes=2, lines=("y[0] = 1;", "y[0] = 1;"), name="y"),
+    Planted("overlap_broken", "overlap_fixed", "race", lambda: (zeros(96),), 96, 32, lanes=2, name="y", says=("any order",)),
+    Planted("halves_broken", "halves_fixed", "race", lambda: (zeros(64, torch.float16), zeros(64, torch.int32)), lanes=2, name="y"),
+    Planted("read_past_broken", "read_past_fixed", "out_of_bounds", xy(), lines=("y[i] = x[i + 1];",), name="x",
+            says=("reads 4 bytes", "element 64", "256 bytes", "4 bytes past its end", "buffer(0) 'x'")),
+    Planted("read_before_broken", None, "out_of_bounds", xy(), name="x", says=("4 bytes before its start",)),
+    Planted("write_past_broken", "write_past_fixed", "out_of_bounds", xy(), lines=("y[i + 1] = x[i];",), name="y", says=("writes 4 bytes", "buffer(1) 'y'")),
+    Planted("write_const_broken", None, "read_only_write", xy(), name="x"),
+    Planted("list_broken", "list_fixed", "out_of_bounds", lambda: ([1, 2, 3, 4], zeros(4, torch.int64)), 4, 4, name="sizes", says=("element 4",)),
+    Planted("table_broken", "table_fixed", "out_of_bounds", lambda: (zeros(4),), 4, 4, says=("program-scope constant", "16 bytes")),
+    Planted("tile_read_broken", "tile_read_fixed", "out_of_bounds", lambda: (zeros(32),), 32, 32, name="tile", says=("threadgroup variable", "128 bytes")),
+    Planted("tile_write_broken", None, "out_of_bounds", lambda: (zeros(32),), 32, 32, name="tile", says=("writes",)),
+    Planted("struct_broken", None, "out_of_bounds", lambda: ([2, 3], zeros(4, torch.int64)), 4, 4, name="shape"),
+    Planted("wide_int_broken", "wide_int_fixed", "out_of_bounds", lambda: (5, zeros(4, torch.int64)), 4, 4, name="n",
+            says=("of 8 bytes", "wider than what was bound")),
+    Planted("tail_broken", "tail_fixed", "out_of_bounds", lambda: (floats(150), zeros(3)), 150, 64, name="x", says=("threadgroup (2, 0, 0)",)),
+    Planted("vector_broken", "vector_fixed", "misaligned", lambda: (floats(65), zeros(64)), 16, 16, name="x"),
+    Planted("unset_tile_broken", "unset_tile_fixed", "uninitialised_read", lambda: (zeros(32),), 32, 32, name="tile", says=("byte 124",), lines=("y[t] = tile[t];",)),
+    Planted("early_return_broken", "early_return_fixed", "divergence", lambda: (zeros(64),), lines=("threadgroup_barrier",),
+            says=("threads 0-39 are at threadgroup_barrier", "threads 40-63 have finished")),
+    Planted("two_barriers_broken", None, "divergence", lambda: (zeros(64),), says=("thread 0 is at", "thread 1 is at")),
+    Planted("collective_return_broken", "collective_return_fixed", "simd_divergence", lambda: (zeros(32),), 32, 32, lines=("simd_sum",),
+            says=("lane 7 has finished", "lanes 8-31 are at simd_sum")),
+    Planted("two_collectives_broken", None, "simd_divergence", lambda: (zeros(32),), 32, 32, says=("lanes 0-15 are at simd_sum", "lanes 16-31 are at simd_max")),
+    Planted("collective_or_barrier_broken", None, "simd_divergence", lambda: (zeros(32),), 32, 32, says=("lanes 16-31 are at threadgroup_barrier",)),
+    Planted("tail_lane_broken", "tail_lane_fixed", "missing_lane", lambda: (zeros(40),), 40, 64, says=("8 lanes",)),
+    Planted("divide_broken", None, "arithmetic", lambda: (0, zeros(4, torch.int32)), 4, 4, lines=("7 / int(n)",)),
+    Planted("stack_broken", None, "stack_overflow", lambda: (zeros(4, torch.int32),), 4, 4),
+]
+
+
+def bound(case: Planted) -> tuple:
+    """The arguments in the kernels' order: values come after the result where the kernel has them second."""
+    made = case.arguments()
+    return made[::-1] if made and not isinstance(made[0], torch.Tensor) else made
+
+
+def result_of(arguments: tuple) -> torch.Tensor:
+    return [a for a in arguments if isinstance(a, torch.Tensor)][-1].cpu()
+
+
+@pytest.mark.parametrize("case", PLANTED, ids=lambda case: case.broken)
+def test_caught_whatever_the_seed(lib, case):
+    from softmetal import shader
+
+    for seed in SEEDS:
+        with shader.schedule(seed=seed), pytest.raises(shader.KernelFault) as caught:
+            getattr(lib, case.broken)(*bound(case), threads=case.threads, group_size=case.group)
+        fault = caught.value
+        assert fault.kind == case.kind, fault
+        assert fault.kernel == case.broken and fault.seed == seed
+        assert len(fault.lanes) == case.lanes
+        assert len({(lane.threadgroup, lane.thread) for lane in fault.lanes}) == case.lanes, "two different lanes are named"
+        if case.name:
+            assert fault.name == case.name
+        if case.lines:
+            assert sorted(lane.line for lane in fault.lanes) == sorted(line_of(text, case.broken) for text in case.lines), fault
+        for words in (*case.says, f"kernel '{case.broken}'", f"seed {seed}"):
+            assert words in str(fault)
+
+
+@pytest.mark.parametrize("case", [case for case in PLANTED if case.fixed], ids=lambda case: case.fixed)
+def test_the_right_twin_passes_with_the_same_bits(lib, case):
+    from softmetal import shader
+
+    results = []
+    for seed in SEEDS:
+        arguments = bound(case)
+        with shader.schedule(seed=seed):
+            getattr(lib, case.fixed)(*arguments, threads=case.threads, group_size=case.group)
+        results.append(result_of(arguments))
+    assert all(torch.equal(result, results[0]) for result in results)
+    assert results[0].any()
+
+
+@pytest.mark.parametrize("kernel", ["forever_broken", "barriers_forever_broken"])
+def test_a_kernel_that_never_ends(lib, kernel):
+    from softmetal import shader
+
+    for seed in range(2):
+        with shader.schedule(seed=seed, watchdog_seconds=0.05), pytest.raises(shader.KernelFault, match="still running after 0.05 s") as caught:
+            getattr(lib, kernel)(zeros(64, torch.int32), threads=64, group_size=64)
+        assert caught.value.kind == "watchdog"
+    test_the_device_goes_on_after_a_fault(lib)
+
+
+def test_the_device_goes_on_after_a_fault(lib):
+    from softmetal import shader
+
+    x, y = floats(64), zeros(64)
+    for _ in range(20):
+        with pytest.raises(shader.KernelFault):
+            lib.early_return_broken(y, threads=64, group_size=64)
+        lib.reverse_fixed(x, y, threads=64, group_size=64)
+        assert torch.equal(y.cpu(), x.cpu().flip(0))
+
+
+def test_zero_size_grid(lib):
+    from softmetal import shader
+
+    for threads in (0, (4, 0), (1, 1, 0)):
+        with pytest.raises(shader.KernelFault) as caught:
+            lib.fill_fixed(zeros(4, torch.int32), threads=threads)
+        assert caught.value.kind == "zero_size_grid"
+    with pytest.raises(shader.KernelFault):
+        lib.fill_fixed(torch.empty(0, dtype=torch.int32, device="mps"))  # the default grid: numel of the first tensor
+
+
+def test_1025_threads(lib):
+    lib.fill_fixed(zeros(1024, torch.int32), group_size=1024)
+    with pytest.raises(ValueError, match="Threadgroup size exceeds 1024 limit"):
+        lib.fill_fixed(zeros(2050, torch.int32), group_size=1025)
+
+
+def test_empty_tensors_and_missing_arguments_have_no_bytes(lib):
+    from softmetal import shader
+
+    with pytest.raises(shader.KernelFault, match="Nothing is bound") as caught:
+        lib.fill_fixed(torch.empty(0, dtype=torch.int32, device="mps"), threads=4)
+    assert caught.value.kind == "out_of_bounds" and caught.value.name == "y"
+    with pytest.raises(shader.KernelFault, match="Nothing is bound") as caught:
+        lib.write_past_fixed(floats(4), threads=4)
+    assert caught.value.buffer == 1 and caught.value.name == "y"
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_adjacent_views_of_one_storage(lib, first):
+    """An overrun of one view would land in the other, which is bound too."""
+    from softmetal import shader
+
+    both = floats(128)
+    views = both[:64], both[64:]
+    x, y = views[first], views[1 - first]
+    for seed in SEEDS:
+        with shader.schedule(seed=seed), pytest.raises(shader.KernelFault) as caught:
+            lib.read_past_broken(x, y, threads=64)
+        assert caught.value.kind == "out_of_bounds" and caught.value.name == "x"
+        with shader.schedule(seed=seed), pytest.raises(shader.KernelFault) as caught:
+            lib.write_past_broken(x, y, threads=64)
+        assert caught.value.name == "y"
+    lib.write_past_fixed(x, y, threads=64)
+    assert torch.equal(y.cpu(), x.cpu())
+
+
+def test_a_buffer_is_what_the_tensor_reaches_and_not_its_storage(lib):
+    from softmetal import shader
+
+    column = torch.zeros(8, 8, device="mps")[:, 3]  # reaches elements 3, 11, ... 59 of 64
+    y = zeros(57)
+    lib.write_past_fixed(column, y, threads=57)
+    with pytest.raises(shader.KernelFault) as caught:
+        lib.write_past_fixed(column, zeros(64), threads=58)
+    assert caught.value.kind == "out_of_bounds" and caught.value.size == 57 * 4
+
+
+def test_overlapping_views_stay_aliases(lib):
+    """Views that overlap are one memory: a race between them shows."""
+    from softmetal import shader
+
+    both = floats(65)
+    for seed in SEEDS:
+        with shader.schedule(seed=seed), pytest.raises(shader.KernelFault) as caught:
+            lib.write_past_fixed(both[:64], both[1:], threads=64)
+        assert caught.value.kind == "race"
+
+
+class TestUnwritten:
+    def fresh(self, n=16, dtype=torch.int32):
+        return torch.empty(n, dtype=dtype, device="mps")
+
+    @pytest.mark.parametrize("dtype", [torch.int32, torch.float32])
+    def test_element_left_out(self, lib, dtype):
+        from softmetal import shader
+
+        for seed in SEEDS:
+            y = self.fresh(dtype=dtype)
+            with shader.schedule(seed=seed):
+                lib.fill_broken(y, threads=16)
+            with pytest.raises(shader.KernelFault, match=r"element 5 \(index \(5,\)\)") as caught:
+                shader.check_written(y)
+            assert caught.value.kind == "unwritten" and caught.value.kernel == "fill_broken"
+            with pytest.raises(RuntimeError, match="fill_broken"):
+                y.cpu()
+
+    def test_the_index_is_of_the_view(self, lib):
+        from softmetal import shader
+
+        y = torch.empty(4, 4, dtype=torch.int32, device="mps")
+        lib.fill_broken(y, threads=16)
+        with pytest.raises(shader.KernelFault, match=r"index \(1, 1\)"):
+            shader.check_written(y)
+        with pytest.raises(shader.KernelFault, match=r"element 5 \(index \(1, 1\)\)"):
+            shader.check_written(y.t())
+        shader.check_written(y[2:])
+
+    def test_strict_launches(self, lib):
+        from softmetal import shader
+
+        with shader.schedule(strict=True):
+            lib.fill_fixed(self.fresh(), threads=16)
+            with pytest.raises(shader.KernelFault, match="never written"):
+                lib.fill_broken(self.fresh(), threads=16)
+
+    def test_all_written(self, lib):
+        from softmetal import runtime, shader
+
+        before = runtime.load().smr_tracked_blocks()
+        y = self.fresh()
+        lib.fill_fixed(y, threads=16)
+        shader.check_written(y)
+        assert runtime.load().smr_tracked_blocks() == before
+        assert not y.cpu().any()
+
+    def test_written_later_by_an_op(self, lib):
+        from softmetal import shader
+
+        y = self.fresh()
+        lib.fill_broken(y, threads=16)
+        y.fill_(3)
+        shader.check_written(y)
+        assert (y.cpu() == 3).all()
+
+    def test_a_kernel_reads_what_nobody_wrote(self, lib):
+        from softmetal import shader
+
+        for seed in SEEDS:
+            with shader.schedule(seed=seed), pytest.raises(shader.KernelFault) as caught:
+                lib.write_past_fixed(self.fresh(64, torch.float32), zeros(64), threads=64)
+            assert caught.value.kind == "uninitialised_read" and caught.value.name == "x"
+
+    def test_only_the_unwritten_part_is(self, lib):
+        from softmetal import shader
+
+        x = self.fresh(64, torch.float32)
+        x[:40] = 1
+        lib.write_past_fixed(x, zeros(64), threads=40)
+        with pytest.raises(shader.KernelFault) as caught:
+            lib.write_past_fixed(x, zeros(64), threads=41)
+        assert caught.value.kind == "uninitialised_read" and caught.value.element == 40
+
+    def test_two_kernels_fill_one_tensor(self, lib):
+        from softmetal import shader
+
+        y = self.fresh(64)
+        lib.fill_fixed(y[:32], threads=32)
+        lib.fill_fixed(y[32:], threads=32)
+        shader.check_written(y)
+        assert not y.cpu().any()
+
+    def test_a_recycled_block_is_fresh_again(self, lib):
+        from softmetal import shader
+
+        for _ in range(3):
+            y = self.fresh(1024)
+            lib.fill_broken(y, threads=1024)
+            with pytest.raises(shader.KernelFault):
+                shader.check_written(y)
+            del y
