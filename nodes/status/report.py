@@ -1,18 +1,21 @@
 """What the status node shows: the library's own status, and what went wrong while the pack was loaded."""
-from .. import library
+from .. import execution, library
+from ..switch.state import conflicts
 
 SWITCH_OFF = "To switch everything off, start ComfyUI with METAL_KERNELS=off; for one kernel, METAL_KERNELS=pad=off."
 
 
 def collect():
-    """JSON-serialisable: `problem` (a sentence, or None) beside what `metal_kernels.status()` says. Never raises."""
+    """JSON-serialisable: `problem` (a sentence, or None), `hooks` (why prompts can't be followed, or None), `conflicts`
+    (nodes of this prompt whose switches disagree) beside what `metal_kernels.status()` says. Never raises.
+    """
     problem, found = library.problem, {}
     if library.metal_kernels is not None:
         try:
             found = library.metal_kernels.status()
         except Exception as error:
             problem = problem or f"the kernels' status can't be read: {type(error).__name__}: {error}"
-    return {"problem": problem, **found}
+    return {"problem": problem, "hooks": execution.problem(), "conflicts": conflicts(), **found}
 
 
 def as_text(report):
@@ -20,6 +23,9 @@ def as_text(report):
     lines = [report["text"]] if report.get("text") else []
     if report["problem"]:
         lines.insert(0, f"Metal Kernels does nothing here: {report['problem']}")
+    if report.get("hooks"):
+        lines.append(f"  Note: Metal Kernels Switch can't switch anything here: {report['hooks']}.")
+    lines += [f"  Note: {conflict['text']}" for conflict in report.get("conflicts", ())]
     if any(kernel["state"] == "patched" for kernel in report.get("kernels", {}).values()):
         lines.append(SWITCH_OFF)
     return "\n".join(lines)

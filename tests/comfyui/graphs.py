@@ -28,9 +28,10 @@ def by(entry, *node_ids):
 
 
 def digests(entry):
-    """Every padding node's digests: what it made, bit for bit."""
+    """Every padding node's digests: what it made, bit for bit. (Without nodes made by expansion: ComfyUI lists those only
+    when they run.)"""
     return {node_id: [report["digest"] for report in output["reports"]]
-            for node_id, output in sorted(entry["outputs"].items()) if "reports" in output}
+            for node_id, output in sorted(entry["outputs"].items()) if "reports" in output and "." not in node_id}
 
 
 def cached(entry):

@@ -15,6 +15,7 @@ def main():
     if sys.platform != "darwin":
         sys.path.append(str(TESTS))
         import softmetal
+        import torch  # noqa: F401  (the device's library needs torch's own to be loaded)
 
         softmetal.activate(faults=faults)
         # softmetal is loaded; tests/ must not stay on the path, it has folders called `nodes` and `comfyui`.
