@@ -31,7 +31,8 @@ def activate(faults: str | Iterable[str] | None = None, chip: str = "Apple M2 Ma
         or fault ids (see `softmetal.faults.FAULTS`) to show just those.
     chip: name that Metal gives ("Apple M2 Max"): decides cores and memory. macos: product version ("15.5").
 
-    Counters, memory peaks and what the driver keeps start anew, as in a new process. Call it before threads use the device.
+    Counters, memory peaks and what the driver keeps start anew, as in a new process. Call it before threads use the
+    device.
     Raises ValueError for an unknown version, fault id or chip. Returns the profile.
     """
     from softmetal import faults as stock
@@ -63,9 +64,10 @@ def activate(faults: str | Iterable[str] | None = None, chip: str = "Apple M2 Ma
 
 
 def deactivate() -> None:
-    """Restores what torch and platform show of themselves: no mps available, torch's own version. Does nothing when inactive.
+    """Restores what torch and platform show of themselves: no mps available, torch's own version.
 
-    Tensors on the device stay usable; the dispatcher keeps the device's kernels, which no other device reaches.
+    Does nothing when inactive. Tensors on the device stay usable: the dispatcher keeps the device's kernels, which no
+    other device reaches.
     """
     from softmetal import faults as stock
 
@@ -88,7 +90,9 @@ def active_profile() -> Profile | None:
 
 
 @contextlib.contextmanager
-def profile(faults: str | Iterable[str] | None = None, chip: str = "Apple M2 Max", macos: str = "15.5") -> Iterator[Profile]:
+def profile(
+    faults: str | Iterable[str] | None = None, chip: str = "Apple M2 Max", macos: str = "15.5"
+) -> Iterator[Profile]:
     """`activate(...)` for the length of a with-block; then the profile before it is in force again, or none."""
     before = _active
     try:

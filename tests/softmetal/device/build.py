@@ -24,7 +24,8 @@ def sources() -> list[Path]:
 
 
 def _digest() -> str:
-    digest = hashlib.sha256(repr((_FLAGS, sys.version_info[:2], sysconfig.get_platform(), os.environ.get("CXX"))).encode())
+    settings = (_FLAGS, sys.version_info[:2], sysconfig.get_platform(), os.environ.get("CXX"))
+    digest = hashlib.sha256(repr(settings).encode())
     headers = [file for folder in (*_FOLDERS, _HEADERS) for file in sorted(folder.glob("*.h"))]
     for file in [*sources(), *headers]:
         digest.update(file.name.encode() + b"\0" + file.read_bytes())

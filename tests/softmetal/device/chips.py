@@ -15,7 +15,7 @@ class Chip:
 
     @property
     def recommended_max_memory(self) -> int:
-        """MTLDevice.recommendedMaxWorkingSetSize in bytes: two thirds of the memory up to 36 GiB, three quarters above."""
+        """MTLDevice.recommendedMaxWorkingSetSize in bytes: two thirds of the memory, three quarters above 36 GiB."""
         return self.memory * 2 // 3 if self.memory <= 36 * GIB else self.memory * 3 // 4
 
 

@@ -5,6 +5,9 @@ from collections.abc import Callable
 from .chips import Chip
 
 _MISSING = object()
+_STATISTICS = tuple("_accelerator_" + name for name in (
+    "isAllocatorInitialized", "emptyCache", "getDeviceStats", "resetAccumulatedStats", "resetPeakStats",
+    "getMemoryInfo"))
 
 
 class Presentation:
@@ -24,11 +27,12 @@ class Presentation:
         import torch
         from torch.torch_version import TorchVersion
 
-        from .surface import compile_shader
+        from .surface import compile_shader, new_storage
 
         release = ("", "", "")
         self._set(platform, "mac_ver", lambda *_, **__: (self.macos, release, "arm64"))
         self._set(torch._C, "_has_mps", True)
+        self._set(torch.UntypedStorage, "__new__", new_storage)
         self._set(torch._C, "_mps_compileShader", compile_shader)
         self._set(torch._C, "_mps_get_name", lambda: self.machine.name)
         self._set(torch._C, "_mps_get_core_count", lambda: self.machine.gpu_cores)
@@ -36,7 +40,7 @@ class Presentation:
             shown = TorchVersion(self.version)
             self._set(torch, "__version__", shown)
             self._set(torch.version, "__version__", str(shown))
-            self._hide(tuple(int(part) for part in self.version.split(".")[:2]))
+        self._hide(TorchVersion(torch.__version__))
         _forget_answers()
 
     def undo(self) -> None:
@@ -49,19 +53,21 @@ class Presentation:
                 setattr(owner, name, value)
         _forget_answers()
 
-    def _hide(self, version: tuple[int, int]) -> None:
-        """Takes away what that torch version did not have."""
+    def _hide(self, version) -> None:
+        """Takes away what that TorchVersion did not have."""
         import torch
         import torch.nn.functional
 
+        from softmetal import shader
+
+        self._set(shader.settings, "error_buffer", version >= (2, 11))
         if version < (2, 10):
             for name in ("scaled_mm", "grouped_mm", "scaled_grouped_mm"):
                 self._remove(torch.nn.functional, name)
         if version < (2, 13):  # the MPS allocator kept no statistics
-            for name in ("isAllocatorInitialized", "emptyCache", "getDeviceStats", "resetAccumulatedStats", "resetPeakStats",
-                         "getMemoryInfo"):
-                if hasattr(torch._C, "_accelerator_" + name):
-                    self._set(torch._C, "_accelerator_" + name, _no_statistics)
+            for name in _STATISTICS:
+                if hasattr(torch._C, name):
+                    self._set(torch._C, name, _no_statistics)
 
     def _set(self, owner: object, name: str, value: object) -> None:
         self._saved.append((owner, name, owner.__dict__.get(name, _MISSING)))

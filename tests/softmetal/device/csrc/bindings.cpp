@@ -9,6 +9,7 @@ namespace py = pybind11;
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using namespace softmetal;
   m.def("install", &install, "Put the device into torch's dispatcher; returns the number of ops that fall back to the CPU.");
+  m.def("allow_wide_types", &allow_wide_types, "Let float64 and complex128 live on the device, as on no Mac.");
   m.def("empty_cache", &empty_cache);
   m.def("set_fault", &set_fault, "Switch a fault of the stock kernels by name; False if there is none of that name.");
   m.def("forget_graphs", &forget_graphs);

@@ -16,6 +16,7 @@ int64_t calls(const std::string& op);
 int64_t host_copy_count();
 int64_t synchronization_count();
 
+void allow_wide_types(bool allow);
 void empty_cache();
 bool set_fault(const std::string& name, bool on);
 void forget_graphs();

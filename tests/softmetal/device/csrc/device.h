@@ -79,6 +79,7 @@ void set_op_absent(const std::string& op, bool absent);  // adds or removes the 
 // ---- native.cpp -----------------------------------------------------------------------------------------------
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, at::ScalarType dtype);
+void allow_wide_types(bool allow);                   // float64 and complex128, which Metal lacks: for comparisons only
 void adopt_bytes(const at::Tensor& mps, const at::Tensor& host);  // host outgrew the storage it viewed: take it over
 
 // ---- hooks.cpp ------------------------------------------------------------------------------------------------

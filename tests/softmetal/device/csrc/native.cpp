@@ -20,9 +20,11 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
 #include <cstring>
+#include <limits>
 
 namespace softmetal {
 namespace {
@@ -30,7 +32,10 @@ namespace {
 const c10::DispatchKeySet kMpsKeys(c10::DispatchKey::MPS);
 
 // What Metal has no type for. The words are those of PyTorch's MPS backend.
+std::atomic<bool> wide_types{false};
+
 void check_dtype(at::ScalarType dtype) {
+  if (C10_UNLIKELY(wide_types.load(std::memory_order_relaxed))) return;
   TORCH_CHECK_TYPE(dtype != at::kDouble,
                    "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
                    "Please use float32 instead.");
@@ -189,19 +194,25 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_backward(const at::Tensor&
   for (const auto* t : {&input, &grad, &weight}) check_initialised(*t, "aten::linear_backward");
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   const at::Tensor x = host_view(input), g = host_view(grad), w = host_view(weight);
-  const at::Tensor rows = g.reshape({-1, g.size(-1)});
+  const bool vector = w.dim() == 1;  // a weight of one output feature, whose dimension the output lacks
+  const at::Tensor matrix = vector ? w.unsqueeze(0) : w;
+  const at::Tensor rows = (vector ? g.unsqueeze(-1) : g).reshape({-1, matrix.size(0)});
   at::Tensor grad_input, grad_weight, grad_bias;
-  if (mask[0]) grad_input = to_mps(at::matmul(g, w));
-  if (mask[1]) grad_weight = to_mps(at::matmul(rows.t(), x.reshape({-1, x.size(-1)})));
-  if (mask[2]) grad_bias = to_mps(at::sum(rows, 0));
+  if (mask[0]) grad_input = to_mps(at::matmul(rows, matrix).view(x.sizes()));
+  if (mask[1]) grad_weight = to_mps(at::matmul(rows.t(), x.reshape({-1, x.size(-1)})).view(w.sizes()));
+  if (mask[2]) grad_bias = to_mps(vector ? at::sum(rows) : at::sum(rows, 0));
   return {grad_input, grad_weight, grad_bias};
 }
 
 // PyTorch chooses among its attention kernels through a C++ stub that knows no software device: the choice is made here, as
 // it falls on a Mac. The math version is made of differentiable ops.
 at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                                        const std::optional<at::Tensor>& mask, double dropout, bool causal,
+                                        const std::optional<at::Tensor>& given_mask, double dropout, bool causal,
                                         std::optional<double> scale, bool grouped) {
+  std::optional<at::Tensor> mask = given_mask;
+  if (mask && mask->scalar_type() == at::kBool) {  // True takes part
+    mask = at::zeros_like(*mask, query.options()).masked_fill_(mask->logical_not(), -std::numeric_limits<double>::infinity());
+  }
   const bool differentiable = at::GradMode::is_enabled() && (query.requires_grad() || key.requires_grad() ||
                               value.requires_grad() || (mask && mask->requires_grad()));
   if (differentiable || dropout != 0.0 || grouped) {
@@ -215,6 +226,8 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
 }
 
 }  // namespace
+
+void allow_wide_types(bool allow) { wide_types = allow; }
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, at::ScalarType dtype) {
   check_dtype(dtype);
