@@ -33,6 +33,8 @@ def _digest() -> str:
 
 
 def _import(name: str, path: Path) -> ModuleType:
+    import torch  # noqa: F401  (the extension needs its libraries in the process)
+
     loader = importlib.machinery.ExtensionFileLoader(name, str(path))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
     loader.exec_module(module)
