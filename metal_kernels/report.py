@@ -72,4 +72,4 @@ def text(report: dict[str, object]) -> str:
 
 def _shapes(counts: dict[str, object]) -> str:
     more = "more than " if counts["shapes_full"] else ""
-    return f"{more}{counts['distinct_shapes']} distinct shapes"
+    return f"{more}{counts['distinct_shapes']} distinct shape{'' if counts['distinct_shapes'] == 1 else 's'}"
