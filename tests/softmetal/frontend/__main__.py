@@ -14,7 +14,7 @@ def main(arguments: list[str] | None = None) -> int:
     failed = False
     for path in options.files:
         try:
-            library = compile(path.read_bytes().decode("latin-1"), checked=not options.fast)
+            library = compile(path.read_bytes().decode("utf-8", errors="replace"), checked=not options.fast)
         except (CompileError, OSError) as error:
             print(f"{path}:\n{error}", file=sys.stderr)
             failed = True

@@ -6,7 +6,7 @@ from pathlib import Path
 from . import cache, reflection, toolchain
 from .conversions import check_conversions
 from .copies import ROUNDS, spell_copies
-from .diagnostics import CompileError, from_clang, message
+from .diagnostics import CompileError, error_lines, from_clang, message
 from .erase import erase_address_spaces
 from .kernels import Entry
 from .library import Argument, Kernel, Library
@@ -34,29 +34,26 @@ def _build(source: str, checked: bool, key: str) -> Library:
     if preprocessed.returncode:
         raise CompileError(from_clang(preprocessed.stderr, source))
     translation = Translation(preprocessed.stdout)
-    with tempfile.TemporaryDirectory(prefix="softmetal-") as folder, ThreadPoolExecutor(1) as beside:
-        ir_path = Path(folder) / "module.ll"
-        _compile_to_ir(translation.text, ir_path, source)
-        conversions = beside.submit(lambda: check_conversions(toolchain.syntax_tree(ir_path.with_suffix(".cpp")).stdout))
-        ir = ir_path.read_text()
+    with tempfile.TemporaryDirectory(prefix="softmetal-") as scratch, ThreadPoolExecutor(1) as beside:
+        folder = Path(scratch)
+        ir = _to_ir(translation.text, folder, source)
+        conversions = beside.submit(lambda: check_conversions(toolchain.syntax_tree(folder).stdout))
         kernels = _kernels(translation.entries, reflection.read(ir))
-        ir_path.write_text(erase_address_spaces(ir))
-        shared_object = Path(folder) / "module.so"
-        toolchain.to_shared_object(ir_path, shared_object, checked)
+        shared_object = toolchain.to_shared_object(erase_address_spaces(ir), folder, checked)
         conversions.result()  # raises what the syntax tree shows
         return cache.store(key, Library(shared_object, {k.name: k for k in kernels}, checked))
 
 
-def _compile_to_ir(text: str, ir_path: Path, source: str) -> None:
-    made = first = toolchain.to_ir(text, ir_path)
+def _to_ir(text: str, folder: Path, source: str) -> str:
+    made = first = toolchain.to_ir(text, folder)
     for _ in range(ROUNDS):
         text = spell_copies(text, made.stderr) if made.returncode else None
         if text is None:
             break
-        made = toolchain.to_ir(text, ir_path)
+        made = toolchain.to_ir(text, folder)
     if made.returncode:
-        left = from_clang(made.stderr, source)
-        raise CompileError(from_clang(first.stderr, source) if "msl::" in left else left)
+        raise CompileError(from_clang(first.stderr, source, error_lines(made.stderr)))
+    return (folder / toolchain.IR_FILE).read_text()
 
 
 def _kernels(entries: list[Entry], module: reflection.Module) -> list[Kernel]:

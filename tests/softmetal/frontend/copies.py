@@ -10,6 +10,7 @@ _RANGE = re.compile(r"\{(\d+):(\d+)-(\d+):(\d+)\}")
 _SPACED = r"'(?:const )?(?:device|threadgroup|constant|const __attribute__\(\(address_space\(4\)\)\)|__attribute__\(\(address_space\(\d\)\)\)) "
 _IMPLICIT = re.compile(rf"no viable conversion from {_SPACED}|no matching (?:conversion for functional-style cast|constructor for initialization)")
 _OPERANDS = re.compile(rf"incompatible operand types \(|invalid operands to binary expression \(.*{_SPACED}|cannot convert between vector and non-scalar values")
+_BUILT_IN = re.compile(rf"{_SPACED}(?:bool|u?char|u?short|u?int|u?long|unsigned \w+|float|half|bfloat|_Float16|__bf16)'")
 ROUNDS = 8  # an expression in an expression takes one more
 
 
@@ -28,7 +29,7 @@ def spell_copies(text: str, diagnostics: str) -> str | None:
                 edits.append((right, end, "msl::load(", ")", None))
         elif _IMPLICIT.match(error["text"]) and ranges and (spaced or re.search(_SPACED, error["text"])):
             edits.append((*ranges[-1], "msl::load(", ")", None))
-        elif _OPERANDS.match(error["text"]):
+        elif _OPERANDS.match(error["text"]) and not _BUILT_IN.search(error["text"]):
             edits += [(*r, "msl::load(", ")", None) for r in ranges]
     return _apply(text, edits) if edits else None
 

@@ -40,27 +40,43 @@ def _readable(text: str) -> str:
     return metal_types(text.replace("msl_user::", ""))
 
 
-def from_clang(output: str, source: str) -> str:
-    """Clang's diagnostics without its excerpts of rewritten text: each with the user's own line below it.
+def error_lines(output: str) -> set[int]:
+    """Lines of the source in which clang found errors, or to which an error in the library leads."""
+    return {int(place["line"]) for _, place, _ in _placed(output) if place["file"] == SOURCE_NAME}
 
-    An error inside the library is the user's who called it: it is reported at the call.
-    """
+
+def from_clang(output: str, source: str, lines: set[int] | None = None) -> str:
+    """Clang's diagnostics (those in `lines`, if any are) with the user's own line below each."""
+    placed = _placed(output)
+    chosen = [p for p in placed if int(p[1]["line"]) in lines] if lines else []
+    text = [line for error, place, notes in chosen or placed for line in _explained(error, place, notes, source.split("\n"))]
+    return "\n".join(text) if text else _readable(output.strip())
+
+
+def _placed(output: str) -> list[tuple[re.Match, re.Match, list[re.Match]]]:
+    """(error, where it is, its notes in the source). An error inside the library is at the call that led to it."""
     diagnostics = [m for m in map(_DIAGNOSTIC.match, output.split("\n")) if m and m["kind"] != "warning"]
-    lines, result = source.split("\n"), []
-    for index, diagnostic in enumerate(diagnostics):
-        if diagnostic["kind"] == "note":
-            if diagnostic["file"] == SOURCE_NAME and result:
-                result += _shown(diagnostic, "note", diagnostic["text"], lines)
-            continue
-        place = diagnostic
-        for later in diagnostics[index + 1 :] if diagnostic["file"] != SOURCE_NAME else ():
-            if later["kind"] != "note":
-                break
-            if later["file"] == SOURCE_NAME:
-                place = later
-                break
-        result += _shown(place, diagnostic["kind"], diagnostic["text"], lines)
-    return "\n".join(result) if result else _readable(output.strip())
+    # An entry's own troubles only repeat what is wrong with its kernel.
+    generated = {(m["line"], m["column"]) for m in diagnostics if "msl_type" in m["text"]}
+    diagnostics = [m for m in diagnostics if (m["line"], m["column"]) not in generated] or diagnostics
+    result: list[tuple[re.Match, re.Match, list[re.Match]]] = []
+    for diagnostic in diagnostics:
+        if diagnostic["kind"] != "note":
+            result.append((diagnostic, diagnostic, []))
+        elif result and diagnostic["file"] == SOURCE_NAME:
+            error, place, notes = result[-1]
+            notes.append(diagnostic)
+            if place["file"] != SOURCE_NAME:
+                result[-1] = (error, diagnostic, notes)
+    return result
+
+
+def _explained(error: re.Match, place: re.Match, notes: list[re.Match], lines: list[str]) -> list[str]:
+    text = _shown(place, error["kind"], error["text"], lines)
+    for note in notes:
+        if note is not place:
+            text += _shown(note, "note", note["text"], lines)
+    return text
 
 
 def _shown(place: re.Match, kind: str, text: str, lines: list[str]) -> list[str]:

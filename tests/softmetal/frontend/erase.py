@@ -13,4 +13,18 @@ def erase_address_spaces(ir: str) -> str:
     ir = _PROMISES.sub("", ir)
     ir = ir.replace("addrspacecast (ptr", "bitcast (ptr").replace("addrspacecast ptr", "bitcast ptr")
     ir = _SPACE.sub("", ir)
-    return re.sub(r"(@llvm\.[\w.]+)", lambda m: re.sub(r"\.p[134](?=\.|$)", ".p0", m[1]), ir)
+    ir = re.sub(r"(@llvm\.[\w.]+)", lambda m: re.sub(r"\.p[134](?=\.|$)", ".p0", m[1]), ir)
+    return _without_repeated_declarations(ir)
+
+
+def _without_repeated_declarations(ir: str) -> str:
+    """llvm.memcpy.p0.p1 and llvm.memcpy.p0.p4 have become one function, which is declared once."""
+    seen, lines = set(), []
+    for line in ir.split("\n"):
+        if line.startswith("declare "):
+            name = line[line.index("@") : line.index("(", line.index("@"))]
+            if name in seen:
+                continue
+            seen.add(name)
+        lines.append(line)
+    return "\n".join(lines)

@@ -2,7 +2,7 @@
 from dataclasses import dataclass, field
 
 from .diagnostics import CompileError, message
-from .lexer import Token, closing, plain, rewritten, split
+from .lexer import Token, closing, plain, split
 
 # MSL attribute of a kernel parameter -> whether it may be a vector (a position of up to three dimensions).
 POSITIONS = {
@@ -179,7 +179,7 @@ def entry_text(entry: Entry, instance: str) -> str:
             buffers.append(f"{p.buffer}, MSL_DESCRIBE({kind})")
             names.append(f"msl::type_name<{kind}>()")
             entry.buffers.append(p)
-    threads = rewritten(entry.definition.max_total_threads) if entry.definition.max_total_threads and not entry.definition.is_template else "0"
+    threads = plain(entry.definition.max_total_threads) if entry.definition.max_total_threads and not entry.definition.is_template else "0"
     return (
         f" using msl_type_{number} = decltype({instance}); {' '.join(checks)}"
         f" MSL_TABLE(unsigned long, meta, {number}) = {{{', '.join(['(unsigned long)(' + threads + ')', *buffers])}}};"

@@ -110,6 +110,27 @@ def closing_angle(tokens: list[Token], start: int) -> int:
     return -1
 
 
+def parameter_list(tokens: list[Token]) -> int:
+    """Index of the `(` that opens a function's parameters in its declaration, -1 if there is none."""
+    index = 0
+    while index < len(tokens):
+        text = tokens[index].text
+        if text == "(":
+            return index
+        if text == "operator":
+            index += 1
+            if tokens[index].text == "(":
+                index += 1
+            while index + 1 < len(tokens) and tokens[index + 1].text != "(":
+                index += 1
+        elif text in ("[[", "[") or (text in ("__attribute__", "decltype", "alignas") and tokens[index + 1].text == "("):
+            index = closing(tokens, index if text[0] == "[" else index + 1)
+        elif text == "<":
+            index = max(closing_angle(tokens, index), index)
+        index += 1
+    return -1
+
+
 def split(tokens: list[Token], separator: str = ",") -> list[list[Token]]:
     """Pieces between the separators that stand outside all brackets; none for no tokens."""
     pieces, piece, index = [], [], 0

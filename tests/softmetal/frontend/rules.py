@@ -96,8 +96,8 @@ def check_address_spaces(tokens: list[Token], what: str) -> None:
         index += 1
 
 
-def check_global(tokens: list[Token], is_template: bool) -> None:
-    """A program-scope variable lives in the constant address space."""
+def check_global(tokens: list[Token], is_template: bool, braced: bool = False) -> None:
+    """A program-scope variable lives in the constant address space. braced: it is initialised by a list without `=`."""
     words = [t.text for t in tokens]
     if not words or words[0] in _DECLARATION_WORDS or is_template and "=" not in words:
         return
@@ -110,7 +110,7 @@ def check_global(tokens: list[Token], is_template: bool) -> None:
         raise CompileError(message(line, "variables in the threadgroup address space may only be declared in a kernel function"))
     if "constant" not in head:
         raise CompileError(message(line, f"program scope variable '{words[name]}' must reside in constant address space"))
-    if "=" not in words and "{" not in words:
+    if "=" not in words and not braced:
         raise CompileError(message(line, f"program scope variable '{words[name]}' in the constant address space must be initialized"))
 
 

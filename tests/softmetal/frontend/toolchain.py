@@ -65,10 +65,11 @@ def cache_directory() -> Path:
     return base / "frontend"
 
 
-def run(*arguments, text: str | None = None) -> subprocess.CompletedProcess:
-    """Run a tool of the wheel (`clang`, `ld.lld`) with `text` on its standard input."""
+def run(*arguments, text: str | None = None, folder: Path | None = None) -> subprocess.CompletedProcess:
+    """Run a tool of the wheel (`clang`, `ld.lld`) with `text` on its standard input, in `folder`."""
     environment = dict(os.environ, LC_ALL="C")
-    return subprocess.run([zig(), *map(str, arguments)], input=text, capture_output=True, text=True, env=environment, check=False)
+    return subprocess.run([zig(), *map(str, arguments)], input=text, capture_output=True, text=True, env=environment, check=False,
+                          cwd=folder)
 
 
 def preprocess(source: str) -> subprocess.CompletedProcess:
@@ -93,26 +94,35 @@ def library_header(name: str) -> Path:
     return target
 
 
-def to_ir(text: str, output: Path) -> subprocess.CompletedProcess:
+# The files of a compilation have fixed names in a folder of its own and are named relative to it: no path gets into the result,
+# so that the same source always gives the same bytes.
+SOURCE_FILE, IR_FILE, OBJECT_FILE, LIBRARY_FILE = "module.cpp", "module.ll", "module.o", "module.so"
+
+
+def _front_flags() -> tuple:
+    return (*LANGUAGE_FLAGS, *IR_FLAGS, "-fdebug-compilation-dir=.", "-include-pch", library_header("library"))
+
+
+def to_ir(text: str, folder: Path) -> subprocess.CompletedProcess:
     """Rewritten MSL to LLVM IR that still has its address spaces."""
-    source = output.with_suffix(".cpp")
-    source.write_text(text)
-    return run("clang", *LANGUAGE_FLAGS, *IR_FLAGS, *WARNING_FLAGS, "-include-pch", library_header("library"), "-S", "-emit-llvm",
-               source, "-o", output)
+    (folder / SOURCE_FILE).write_text(text)
+    return run("clang", *_front_flags(), *WARNING_FLAGS, "-S", "-emit-llvm", SOURCE_FILE, "-o", IR_FILE, folder=folder)
 
 
-def syntax_tree(source: Path) -> subprocess.CompletedProcess:
+def syntax_tree(folder: Path) -> subprocess.CompletedProcess:
     """The AST of the user's own declarations (namespace msl_user), as text."""
-    return run("clang", *LANGUAGE_FLAGS, *IR_FLAGS, "-w", "-include-pch", library_header("library"), "-fsyntax-only",
-               "-Xclang", "-ast-dump", "-Xclang", "-ast-dump-filter=msl_user", source)
+    return run("clang", *_front_flags(), "-w", "-fsyntax-only", "-Xclang", "-ast-dump", "-Xclang", "-ast-dump-filter=msl_user",
+               SOURCE_FILE, folder=folder)
 
 
-def to_shared_object(ir: Path, output: Path, checked: bool) -> None:
+def to_shared_object(ir: str, folder: Path, checked: bool) -> Path:
     """LLVM IR without address spaces to a shared object whose open symbols are the runtime's and libm's."""
+    (folder / IR_FILE).write_text(ir)
     flags = ("-x", "ir", "-O2", "-fPIC", "-march=x86-64-v3", "-ffp-contract=off", "-fno-math-errno", "-w")
-    made = run("clang", *flags, *(CHECK_FLAGS if checked else ()), "-c", ir, "-o", output.with_suffix(".o"))
+    made = run("clang", *flags, *(CHECK_FLAGS if checked else ()), "-c", IR_FILE, "-o", OBJECT_FILE, folder=folder)
     if made.returncode:
         raise ToolchainError(f"clang refuses the intermediate code:\n{made.stderr}")
-    linked = run("ld.lld", "-shared", "-nostdlib", "--hash-style=gnu", "-z", "nognustack", output.with_suffix(".o"), "-o", output)
+    linked = run("ld.lld", "-shared", "-nostdlib", "--hash-style=gnu", "-z", "nognustack", OBJECT_FILE, "-o", LIBRARY_FILE, folder=folder)
     if linked.returncode:
         raise ToolchainError(f"the linker refuses the compiled code:\n{linked.stderr}")
+    return folder / LIBRARY_FILE

@@ -13,7 +13,7 @@ from .kernels import (
     reject_unknown,
     string_value,
 )
-from .lexer import SOURCE_NAME, Token, closing, closing_angle, plain, render, rewritten, split, tokenize
+from .lexer import SOURCE_NAME, Token, closing, closing_angle, parameter_list, plain, render, rewritten, split, tokenize
 from .rules import (
     check_address_spaces,
     check_body,
@@ -35,7 +35,7 @@ class Translation:
         self._kernels: dict[str, list[KernelDefinition]] = {}
         self._after: dict[int, str] = {}
         check_tokens(self.tokens)
-        rewrite_words(self.tokens, cast_words(self.tokens))
+        rewrite_words(self.tokens, *cast_words(self.tokens))
         self._scope(0, len(self.tokens) - 1, "", in_class=False)
         for index, text in sorted(self._after.items()):
             self.tokens[index].out += text
@@ -58,6 +58,8 @@ class Translation:
     def _declaration(self, start: int, end: int, namespace: str, in_class: bool) -> int:
         """One declaration; returns the index after it."""
         stop, assigned = start, False
+        if self.tokens[start].text == "template" and self.tokens[start + 1].text == "<":
+            stop = max(closing_angle(self.tokens, start + 1), start)
         while stop < end and self.tokens[stop].text not in (";", "{"):
             text = self.tokens[stop].text
             if text == "=" and self.tokens[stop - 1].text != "operator":
@@ -77,7 +79,7 @@ class Translation:
             inner = "".join(t.text for t in body[1:])
             self._scope(stop + 1, close, f"{namespace}{inner}::" if inner else namespace, in_class=False)
             return close + 1
-        if words & _CLASS_KEYS and "(" not in words:
+        if words & _CLASS_KEYS and parameter_list(body) < 0:
             read_attributes(body)
             if "enum" not in words:
                 self._scope(stop + 1, close, namespace, in_class=True)
@@ -85,15 +87,15 @@ class Translation:
             while after < end and self.tokens[after].text != ";":
                 after += 1
             return after + 1
-        if "(" not in words:  # T name{initialiser};
+        if parameter_list(body) < 0:  # T name{initialiser};
             while close < end and self.tokens[close].text != ";":
                 close += 1
-            self._simple(header, body, is_template, namespace, in_class, close)
+            self._simple(header, body, is_template, namespace, in_class, close, braced=True)
             return close + 1
         self._function(header, body, is_template, namespace, in_class, stop, close)
         return close + 1
 
-    def _simple(self, header, body, is_template, namespace, in_class, stop) -> None:
+    def _simple(self, header, body, is_template, namespace, in_class, stop, braced=False) -> None:
         """A declaration without a body: an explicit instantiation, a variable, an alias, a function's declaration."""
         if header[0].text == "template" and not is_template:
             self._instantiation(header, namespace, stop)
@@ -106,14 +108,14 @@ class Translation:
                     token.erase()
             return
         if not in_class:
-            check_global(rest, is_template)
+            check_global(rest, is_template, braced)
         elif not any(t.text == "(" for t in rest):
             check_address_spaces(rest, "member")
 
     # ---- functions ---------------------------------------------------------------------------------------------------
 
     def _function(self, header, body, is_template, namespace, in_class, open_brace, close) -> None:
-        opening = next(i for i, t in enumerate(body) if t.text == "(" and not (i and body[i - 1].text in ("__attribute__", "decltype")))
+        opening = parameter_list(body)
         parameters_end = closing(body, opening)
         signature = body[:opening]
         rest, attributes, lines = read_attributes(signature)
@@ -164,33 +166,28 @@ class Translation:
 
     def _instantiation(self, header: list[Token], namespace: str, stop: int) -> None:
         """template [[host_name("x")]] [[kernel]] decltype(f<T>) f<T>;  or  template [[host_name("x")]] kernel void f<T>(...);"""
-        line = header[0].line
-        rest, attributes, lines = read_attributes(header[1:])
+        line, declaration = header[0].line, header[1:]
+        opening = parameter_list(declaration)
+        signature = declaration[:opening] if opening >= 0 else declaration
+        rest, attributes, lines = read_attributes(signature)
         is_kernel = "kernel" in attributes or any(t.text == "kernel" for t in rest)
         if not is_kernel and "host_name" not in attributes:
             return
         reject_unknown(attributes, lines, {"kernel", "host_name", "max_total_threads_per_threadgroup"})
         words = [t for t in rest if t.text != "kernel" and t.text not in _QUALIFIERS]
         by_decltype = words[0].text == "decltype"
-        if by_decltype:
-            name = words[closing(words, 1) + 1 :]
-        else:
-            if words[0].text != "void":
-                raise CompileError(message(line, "an instantiated kernel must have void return type"))
-            opening, index = len(words), 1
-            while index < len(words):
-                if words[index].text == "(":
-                    opening = index
-                    break
-                index = closing_angle(words, index) + 1 if words[index].text == "<" else index + 1
-            name = words[1:opening]
+        if not by_decltype and words[0].text != "void":
+            raise CompileError(message(line, "an instantiated kernel must have void return type"))
+        name = words[closing(words, 1) + 1 :] if by_decltype else words[1:]
         base = next((t.text for i, t in enumerate(name) if t.kind == "word" and (i + 1 == len(name) or name[i + 1].text != "::")), "")
         candidates = self._kernels.get(base, [])
         if not candidates:
             raise CompileError(message(line, f"explicit instantiation of '{base}': no kernel template has that name"))
         instance = f"&{rewritten(name)}"
         if not by_decltype:
-            arguments = split(words[opening + 1 : closing(words, opening)])
+            arguments = split(declaration[opening + 1 : closing(declaration, opening)])
+            for argument in arguments:
+                read_attributes(argument)
             candidates = [c for c in candidates if len(c.parameters) == len(arguments)] or candidates
             types = ", ".join(rewritten(a) for a in arguments)
             instance = f"static_cast<void (*)({types})>({instance})"

@@ -6,12 +6,13 @@ _VECTORS = {f"{prefix}{scalar}{n}" for scalar in _SCALARS for n in (2, 3, 4) for
 _NEVER_A_CALL = {"operator", ".", "->", "~", "struct", "class", "typename", "using", "enum", "union", "namespace", "template"}
 
 
-def cast_words(tokens: list[Token]) -> set[str]:
-    """Names that, before a parenthesis, convert: half, bfloat, vectors, template type parameters and aliases.
+def cast_words(tokens: list[Token]) -> tuple[set[str], set[str]]:
+    """Names that, before a parenthesis, convert: half, bfloat, vectors, template type parameters and aliases; and those that do
+    so with template arguments: vec and alias templates.
 
     float(x), int(x) and the like are C++'s own and mean what Metal means.
     """
-    names = {"half", "bfloat", *_VECTORS}
+    names, templates = {"half", "bfloat", *_VECTORS}, {"vec", "packed_vec"}
     for index, token in enumerate(tokens[:-3]):
         following = tokens[index + 1]
         if token.file != SOURCE_NAME or following.kind != "word":
@@ -19,17 +20,17 @@ def cast_words(tokens: list[Token]) -> set[str]:
         if token.text in ("typename", "class") and tokens[index - 1].text in ("<", ",") and tokens[index + 2].text in (",", ">", "="):
             names.add(following.text)
         elif token.text == "using" and tokens[index + 2].text == "=":
-            names.add(following.text)
+            (templates if index and tokens[index - 1].text == ">" else names).add(following.text)
         elif token.text == "typedef":
             stop = index
             while tokens[stop].text not in (";", "(", "{", "["):
                 stop += 1
             if tokens[stop].text == ";":
                 names.add(tokens[stop - 1].text)
-    return names
+    return names, templates
 
 
-def rewrite_words(tokens: list[Token], names: set[str]) -> None:
+def rewrite_words(tokens: list[Token], names: set[str], templates: set[str]) -> None:
     for index, token in enumerate(tokens):
         if token.kind == "number":
             token.out = _literal(token.text)
@@ -42,7 +43,7 @@ def rewrite_words(tokens: list[Token], names: set[str]) -> None:
         elif token.text in names and tokens[index + 1].text == "(" and tokens[index + 2].text != "*":
             if index == 0 or tokens[index - 1].text not in _NEVER_A_CALL:
                 _convert(tokens, index, index)
-        elif token.text == "vec" and tokens[index + 1].text == "<":
+        elif token.text in templates and tokens[index + 1].text == "<":
             end = closing_angle(tokens, index + 1)
             if end > 0 and tokens[end + 1].text == "(":
                 _convert(tokens, index, end)
