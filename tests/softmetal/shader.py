@@ -35,11 +35,15 @@ class _Settings:
         self.checked = os.environ.get("SOFTMETAL_CHECKS", "1") not in ("0", "off", "false")
         self.strict = False
         self.watchdog_seconds = float(os.environ.get("SOFTMETAL_WATCHDOG", WATCHDOG_SECONDS))
-        self.error_buffer = True  # compile_shader has error_buf_idx: from torch 2.11 on, a profile may say otherwise
 
 
 settings = _Settings()
 launches = LaunchLog()
+
+
+def has_error_buffer() -> bool:
+    """Whether kernels take error_buf_idx=: from torch 2.11 on. A profile that presents an older torch hides it."""
+    return tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 11)
 
 
 @contextlib.contextmanager
@@ -155,7 +159,7 @@ class Kernel:
         threads: total threads, an int or up to three; default numel of the first tensor. group_size: the same rank.
         Raises RuntimeError (arguments), ValueError (group too large), KernelFault.
         """
-        error_index = options.pop("error_buf_idx", None) if settings.error_buffer else None
+        error_index = options.pop("error_buf_idx", None) if has_error_buffer() else None
         if options:
             raise TypeError(f"__call__(): incompatible function arguments: unexpected keyword {', '.join(options)}")
         grid, group = extents("threads", threads), extents("group_size", group_size)
