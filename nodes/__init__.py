@@ -6,7 +6,11 @@ import importlib
 import logging
 
 # folder -> its node classes, in the order of the menu. Ids are final once released.
-NODES = {"switch": ("MetalKernelsSwitch",), "status": ("MetalKernelsStatus",)}
+NODES = {
+    "switch": ("MetalKernelsSwitch",),
+    "status": ("MetalKernelsStatus",),
+    "parity": ("MetalParityCompare", "MetalParityVAE"),
+}
 
 
 def node_list():

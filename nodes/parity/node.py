@@ -85,10 +85,10 @@ class MetalParityVAE(io.ComfyNode):
                 io.Vae.Input("vae", tooltip="Any image or video VAE."),
                 io.MultiType.Input("image_or_latent", [io.Image, io.Latent],
                                    tooltip="An IMAGE to encode, a LATENT to decode; either for a round trip."),
-                io.Combo.Input("operation", list(OPERATIONS), default=DECODE,
+                io.Combo.Input("operation", options=list(OPERATIONS), default=DECODE,
                                tooltip="What is run on both sides. A round trip encodes and decodes an image, or "
                                "decodes and encodes a latent."),
-                io.Combo.Input("region", list(plan.REGIONS), default=plan.WHOLE,
+                io.Combo.Input("region", options=list(plan.REGIONS), default=plan.WHOLE,
                                tooltip="The CPU is slow and float32 is large: the centre crop runs one part, tiles run "
                                "all of it part by part in little memory."),
                 io.Int.Input("size", default=512, min=16, max=16384, step=8, optional=True,

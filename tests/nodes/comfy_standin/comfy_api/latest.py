@@ -28,6 +28,40 @@ class _ComboInput(_Input):
     io_type = "COMBO"
 
 
+@dataclass
+class _NumberInput(_Input):
+    default: float = None
+    min: float = None
+    max: float = None
+    step: float = None
+    advanced: bool = None
+
+
+@dataclass
+class _FloatInput(_NumberInput):
+    round: float = None
+    io_type = "FLOAT"
+
+
+@dataclass
+class _IntInput(_NumberInput):
+    io_type = "INT"
+
+
+@dataclass
+class _BooleanInput(_Input):
+    default: bool = None
+    io_type = "BOOLEAN"
+
+
+class _MultiTypeInput(_Input):
+    """One input of several types; its io_type is theirs, joined by commas."""
+
+    def __init__(self, id, types, **options):
+        super().__init__(id, **options)
+        self.io_type = ",".join(one.io_type for one in types)
+
+
 @dataclass(frozen=True)
 class _Template:
     template_id: str
@@ -95,8 +129,25 @@ class _PreviewText:
         return {"text": (self.value,)}
 
 
+class _PreviewImage:
+    """ComfyUI's writes temp files and names them; this one keeps the tensor."""
+
+    def __init__(self, image, animated=False, cls=None):
+        self.image, self.animated = image, animated
+
+    def as_dict(self):
+        return {"images": [{"tensor": self.image}], "animated": (self.animated,)}
+
+
 io = SimpleNamespace(ComfyNode=_ComfyNode, Schema=_Schema, NodeOutput=_NodeOutput,
                      String=_type("STRING"), AnyType=_type("*"))
+for _name, _input in (("Float", _FloatInput), ("Int", _IntInput), ("Boolean", _BooleanInput)):
+    _io_type = _type(_name.upper())
+    _io_type.Input = _input
+    setattr(io, _name, _io_type)
+for _name in ("Image", "Latent", "Mask", "Vae"):
+    setattr(io, _name, _type(_name.upper()))
+io.MultiType = SimpleNamespace(Input=_MultiTypeInput)
 io.Combo = SimpleNamespace(Input=_ComboInput)
 io.MatchType = SimpleNamespace(Template=_Template, Input=_MatchInput, Output=_MatchOutput)
-ui = SimpleNamespace(PreviewText=_PreviewText)
+ui = SimpleNamespace(PreviewText=_PreviewText, PreviewImage=_PreviewImage)

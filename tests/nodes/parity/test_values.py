@@ -1,0 +1,94 @@
+"""What a wire carries, read as tensors of a kind, and the sentence for each thing that can't be compared."""
+from importlib import import_module
+from types import SimpleNamespace
+
+import pytest
+import torch
+from pack import NAME, load
+
+load()
+values = import_module(f"{NAME}.nodes.parity.values")
+
+IMAGE = torch.zeros(2, 4, 5, 3)
+
+
+class Nested:
+    """As comfy.nested_tensor.NestedTensor: several tensors that say they are one."""
+
+    is_nested = True
+
+    def __init__(self, *tensors):
+        self.tensors = tensors
+
+    def unbind(self):
+        return list(self.tensors)
+
+
+@pytest.mark.parametrize("thing, kind, shapes", [
+    (IMAGE, "IMAGE", [(2, 4, 5, 3)]),
+    (torch.zeros(1, 4, 5, 4), "IMAGE", [(1, 4, 5, 4)]),
+    (torch.zeros(1, 4, 5), "MASK", [(1, 4, 5)]),
+    (torch.zeros(4, 5, dtype=torch.bool), "MASK", [(4, 5)]),
+    (torch.zeros(4, 5, dtype=torch.int64), "TENSOR", [(4, 5)]),
+    (torch.zeros(7), "TENSOR", [(7,)]),
+    (torch.tensor(1.0), "TENSOR", [()]),
+    ({"samples": torch.zeros(1, 4, 8, 8)}, "LATENT", [(1, 4, 8, 8)]),
+    ({"samples": Nested(torch.zeros(1, 4, 8, 8), torch.zeros(1, 8, 20))}, "LATENT", [(1, 4, 8, 8), (1, 8, 20)]),
+    ({"waveform": torch.zeros(1, 2, 100), "sample_rate": 44100}, "AUDIO", [(1, 2, 100)]),
+    (SimpleNamespace(get_components=lambda: SimpleNamespace(images=IMAGE)), "IMAGE", [(2, 4, 5, 3)]),
+    ([[torch.zeros(1, 77, 8), {"pooled_output": None}]], "CONDITIONING", [(1, 77, 8)]),
+    ([torch.zeros(3), torch.zeros(2)], "TENSOR", [(3,), (2,)]),
+    (Nested(torch.zeros(3), torch.zeros(2)), "TENSOR", [(3,), (2,)]),
+])
+def test_kinds(thing, kind, shapes):
+    value = values.read("value", thing)
+    assert (value.kind, [tuple(t.shape) for t in value.tensors]) == (kind, shapes)
+    assert value.describe().startswith(kind)
+
+
+@pytest.mark.parametrize("thing, says", [
+    (None, "value is nothing (None), which holds no tensor"),
+    ("a cat", "value is the str 'a cat', which holds no tensor"),
+    (3.5, "value is the float 3.5"),
+    ({}, "value is of type dict"),
+    ([], "value is of type list"),
+    ({"samples": "none"}, "value holds the str 'none' where a tensor is expected"),
+    ([[None, {}]], "value holds nothing (None) where a tensor is expected"),
+    (torch.zeros(0, 8, 8, 3), "value is an empty IMAGE of shape (0, 8, 8, 3)"),
+    ({"samples": torch.zeros(1, 4, 0, 8)}, "value is an empty LATENT of shape (1, 4, 0, 8)"),
+    (torch.zeros(1, 8, 8, 3, dtype=torch.uint8), "value is an IMAGE of uint8: ComfyUI's images are floats from 0 to 1"),
+    (torch.zeros(8, 8, 3, dtype=torch.uint8), "convert it first (image.float() / 255)"),
+    (torch.zeros(1, 8, 8, 3, dtype=torch.int64), "value is an IMAGE of int64"),
+    (torch.zeros(4, 4).to_sparse(), "value is a sparse tensor"),
+])
+def test_what_cannot_be_compared_is_named(thing, says):
+    with pytest.raises(values.ParityError) as caught:
+        values.read("value", thing)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value, reference, says", [
+    (IMAGE, IMAGE[:1], "value has shape (2, 4, 5, 3) and reference (1, 4, 5, 3)"),
+    (IMAGE, {"samples": IMAGE}, "value is an IMAGE and reference is a LATENT: compare two values of the same kind"),
+    ([torch.zeros(1)], [torch.zeros(1), torch.zeros(1)], "value holds 1 tensors and reference 2"),
+    (torch.zeros(3, dtype=torch.complex64), torch.zeros(3), "value is complex64 and reference float32"),
+])
+def test_sides_that_do_not_match(value, reference, says):
+    sides = values.read("value", value), values.read("reference", reference)
+    with pytest.raises(values.ParityError) as caught:
+        values.check_alike(*sides)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("reference, kind", [
+    (torch.rand(2, 3, 4), "MASK"),
+    (torch.tensor([[0.0, 1.0], [float("nan"), 0.5]]), "MASK"),
+    (torch.rand(2, 3, 4) * 2, "TENSOR"),
+    (-torch.rand(2, 3, 4), "TENSOR"),
+])
+def test_a_mask_is_one_by_its_reference(reference, kind):
+    """A value that has gone wrong must not change what the pair is."""
+    wild = torch.full_like(reference, 1e6)
+    settled = values.settle_masks(values.read("value", wild), values.read("reference", reference))
+    assert [side.kind for side in settled] == [kind, kind]
