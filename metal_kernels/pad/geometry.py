@@ -265,15 +265,20 @@ def _encode(problem: _Problem, wide_offsets: bool) -> Launch:
     outer = outer[::-1]
     if problem.dense:
         outer += [Dim(1, 0, 1, 0)] * (DENSE_OUTER - len(outer))
+    groups = -(-(problem.count + out_skew) // (lanes * GROUP_VECTORS))
+    edge_groups, period = 0, 1
+    if problem.dense and any(n % lanes for n in (out_skew, row.size, row.left, row.extent)):
+        # A pair of edges before each row and one after the last.
+        edge_groups = -(-(problem.count // row.size + 1) // GROUP_THREADS)
+        period = (groups + edge_groups) // edge_groups
     header = (
         problem.out_offset, problem.in_offset, out_skew, in_skew, problem.count, begin, end,
-        row.size, *divisor(row.size), row.left, row.extent, row.stride, len(outer),
+        row.size, *divisor(row.size), row.left, row.extent, row.stride, len(outer), edge_groups, period, *divisor(period),
     )  # fmt: skip
     dims = tuple(n for dim in outer for n in (dim.size, *divisor(dim.size), dim.left, dim.extent, dim.stride))
-    vectors = -(-(problem.count + out_skew) // lanes)
     return Launch(
         kernel=f"pad_{'dense' if problem.dense else 'strided'}_{size}{'_int64' if wide else ''}",
         header=header,
         dims=dims or (1, *divisor(1), 0, 1, 0),  # a list must not be empty, even if no dimension is read from it
-        threads=-(-vectors // GROUP_VECTORS) * GROUP_THREADS,
+        threads=(groups + edge_groups) * GROUP_THREADS,
     )

@@ -19,6 +19,9 @@
 #include <metal_stdlib>
 using namespace metal;
 
+// Arrays indexed by these loops then live in registers.
+#define PAD_UNROLL _Pragma("clang loop unroll(full)")
+
 // A group makes group_threads * vectors_per_thread vectors in a row: each pass of the group is one contiguous stretch.
 // These two are geometry.py's GROUP_THREADS and VECTORS_PER_THREAD.
 constant constexpr uint group_threads = 256;
@@ -41,6 +44,10 @@ struct PadLaunch {
   long extent;
   long stride;          // of the input along the row; 1 in pad_dense
   long outer;           // number of outer dimensions
+  long edge_groups;     // pad_dense: threadgroups that make vectors with edges,
+  long period;          // one of so many, while there are any
+  long period_magic;
+  long period_shift;
   long fill_low;        // 16 bytes of the fill value
   long fill_high;
 };
@@ -185,6 +192,7 @@ inline uint4 funnel(uint4 a, uint4 b, int lane) {
 template <typename T, typename offset_t>
 inline uint4 gather(uint4 v, device const T* in, offset_t first, offset_t stride, int begin, int end) {
   constexpr int lanes = 16 / sizeof(T);
+  PAD_UNROLL
   for (int j = 0; j < lanes; ++j) {
     if (j >= begin && j < end) {
       set_lane(v, j, in[first + offset_t(j) * stride]);
@@ -201,6 +209,7 @@ inline void store(device T* out, int e, int count, uint4 v) {
     *reinterpret_cast<device uint4*>(out + e) = v;
     return;
   }
+  PAD_UNROLL
   for (int j = 0; j < lanes; ++j) {
     if (e + j >= 0 && e + j < count) {
       T element;
@@ -216,6 +225,7 @@ inline void store(device T* out, int e, int count, uint4 v) {
 template <typename offset_t>
 inline bool locate(uint row, thread const Dim<offset_t>* dim, thread offset_t& base) {
   base = 0;
+  PAD_UNROLL
   for (int d = 0; d < dense_outer; ++d) {
     // The outermost coordinate is what is left of the row: past the end of the output it is past its extent too.
     const uint rest = d + 1 < dense_outer ? divide(row, dim[d].magic, dim[d].shift) : 0;
@@ -247,27 +257,40 @@ inline bool locate(uint row, constant PadDim* dims, int outer, thread offset_t& 
 
 // ---- rows of adjacent elements: at most three outer dimensions ----------------------------------------------------
 
-// The two aligned vectors of the input that hold lanes [begin, end) of sixteen bytes from element `first` on. One and the same
-// where the lanes lie in one. Elements count from words[0] here.
+// Sixteen bytes of the input, of which lanes [begin, end) are wanted, and the two aligned vectors that hold those: one and the
+// same where they lie in one. Elements count from words[0] here.
 template <typename T, typename offset_t>
-struct Words {
+struct Window {
   static constant constexpr int lanes = 16 / sizeof(T);
   static constant constexpr int lane_bits = lanes == 16 ? 4 : lanes == 8 ? 3 : lanes == 4 ? 2 : lanes == 2 ? 1 : 0;
   offset_t low;
   offset_t high;
   int lane;
 
-  Words(offset_t first, int begin, int end) {
+  Window(offset_t first, int begin, int end) {
+    const offset_t word = first >> lane_bits;  // rounds down: at a row's start lane 0 may lie before the input
     lane = int(first) & (lanes - 1);
-    const offset_t word = first >> lane_bits;  // rounds down: the first row may start before its lane 0
-    low = word + (lane + begin) / lanes;
-    high = word + (lane + end - 1) / lanes;
+    low = word + ((lane + begin) >> lane_bits);
+    high = word + ((lane + end - 1) >> lane_bits);
   }
-  bool within(offset_t begin, offset_t end) const { return low * lanes >= begin && (high + 1) * lanes <= end; }
+
+  // May both vectors be read whole, for a row that starts at `row`?
+  bool readable(thread const Launch<offset_t>& p, offset_t row) const {
+    const bool gaps = p.readable_begin == p.readable_end;
+    const offset_t begin = gaps ? row : p.readable_begin;
+    const offset_t end = gaps ? row + p.extent : p.readable_end;
+    return low * lanes >= begin && (high + 1) * lanes <= end;
+  }
+
+  uint4 read(device const T* in) const {
+    device const uint4* words = reinterpret_cast<device const uint4*>(in);
+    const uint4 a = words[low];
+    return lanes == 1 ? a : funnel<T>(a, words[high], lane);
+  }
 };
 
-// The vector of the output that starts at element `e`: fill, and under it what each row that it meets has there. The second row
-// is rare, a third needs rows shorter than a vector.
+// The vector of the output that starts at element `e`, whatever rows meet in it: fill, and over it what each row has there. Most
+// have one row or two; more take rows shorter than a vector.
 template <typename T, typename offset_t>
 inline uint4 assemble(thread const Launch<offset_t>& p, thread const Dim<offset_t>* dim, device const T* in, int e) {
   constexpr int lanes = 16 / sizeof(T);
@@ -278,27 +301,103 @@ inline uint4 assemble(thread const Launch<offset_t>& p, thread const Dim<offset_
     const int begin = max(p.left - x, 0);
     const int end = min(p.left + p.extent - x, lanes);
     offset_t base;
-    if (begin >= end || !locate(row, dim, base)) {
-      continue;
-    }
-    const offset_t first = base + offset_t(x - p.left) + p.in_skew;
-    const Words<T, offset_t> at(first, begin, end);
-    const bool gaps = p.readable_begin == p.readable_end;
-    const offset_t row_begin = base + p.in_skew;
-    if (at.within(gaps ? row_begin : p.readable_begin, gaps ? row_begin + p.extent : p.readable_end)) {
-      device const uint4* words = reinterpret_cast<device const uint4*>(in);
-      v = blend(v, funnel<T>(words[at.low], words[at.high], at.lane), begin * int(sizeof(T)), end * int(sizeof(T)));
-    } else {
-      v = gather(v, in, first, offset_t(1), begin, end);
+    if (begin < end && locate(row, dim, base)) {
+      const offset_t first = base + p.in_skew + offset_t(x - p.left);
+      const Window<T, offset_t> window(first, begin, end);
+      if (window.readable(p, base + p.in_skew)) {
+        v = blend(v, window.read(in), begin * int(sizeof(T)), end * int(sizeof(T)));
+      } else {
+        v = gather(v, in, first, offset_t(1), begin, end);
+      }
     }
   }
   return v;
 }
 
-enum Source : ushort { nothing, fill, copy, mixed };
+// An edge is a place in the output where fill and input meet, or where it begins or ends. Around the start of each row lies a
+// pair: the end of the row before's input, and the start of this row's. The last pair has the end of the output for its second.
+template <typename offset_t>
+inline int edge_before(thread const Launch<offset_t>& p, int row) {
+  return row == 0 ? 0 : (row - 1) * p.width + p.left + p.extent;
+}
+template <typename offset_t>
+inline int edge_after(thread const Launch<offset_t>& p, int row) {
+  const int start = row * p.width;
+  return start == p.count ? start : start + p.left;
+}
 
+// The vectors with no edge inside, which are all fill or a plain window of the input.
 template <typename T, typename offset_t>
-[[kernel, max_total_threads_per_threadgroup(group_threads)]] void pad_dense(
+inline void move_plain(
+    thread const Launch<offset_t>& p, thread const Dim<offset_t>* dim, device const T* in, device T* out, int begin) {
+  constexpr int lanes = 16 / sizeof(T);
+  // All addresses, then all loads, then all stores: a thread has its loads in flight together.
+  offset_t first[vectors_per_thread];
+  uint windows = 0;
+  uint singles = 0;
+  PAD_UNROLL
+  for (uint i = 0; i < vectors_per_thread; ++i) {
+    const int e = begin + int(i * group_threads) * lanes;
+    const uint row = divide(uint(max(e, 0)), p.width_magic, p.width_shift);
+    const int x = e - int(row) * p.width;
+    const int right = p.left + p.extent;
+    const int edge = x < p.left ? p.left : x < right ? right : p.width + p.left;
+    if (e < 0 || x + lanes > edge || e + lanes > p.count) {
+      continue;
+    }
+    offset_t base;
+    if (x < p.left || x >= right || !locate(row, dim, base)) {
+      *reinterpret_cast<device uint4*>(out + e) = p.fill;
+    } else {
+      first[i] = base + p.in_skew + offset_t(x - p.left);
+      const bool readable = Window<T, offset_t>(first[i], 0, lanes).readable(p, base + p.in_skew);
+      windows |= uint(readable) << i;
+      singles |= uint(!readable) << i;
+    }
+  }
+  uint4 v[vectors_per_thread];
+  PAD_UNROLL
+  for (uint i = 0; i < vectors_per_thread; ++i) {
+    if (windows & (1u << i)) {
+      v[i] = Window<T, offset_t>(first[i], 0, lanes).read(in);
+    }
+  }
+  PAD_UNROLL
+  for (uint i = 0; i < vectors_per_thread; ++i) {
+    if (windows & (1u << i)) {
+      *reinterpret_cast<device uint4*>(out + begin + int(i * group_threads) * lanes) = v[i];
+    }
+  }
+  // Windows that reach into what must not be read: at the ends of the input, and of its rows where there are gaps between them.
+  for (int e = begin; singles != 0; e += int(group_threads) * lanes, singles >>= 1) {
+    if (singles & 1u) {
+      store(out, e, p.count, assemble<T>(p, dim, in, e));
+    }
+  }
+}
+
+// The vectors with edges inside, of the pair of edges around the start of `row`. A vector belongs to the first edge inside it.
+template <typename T, typename offset_t>
+inline void move_edges(
+    thread const Launch<offset_t>& p, thread const Dim<offset_t>* dim, device const T* in, device T* out, int row) {
+  constexpr int lanes = 16 / sizeof(T);
+  int previous = row == 0 ? -lanes : edge_after(p, row - 1);
+  int edge = edge_before(p, row);
+  for (int i = 0; i < 2; ++i) {
+    const int e = edge - ((edge + p.out_skew) & (lanes - 1));
+    if (previous <= e && e < edge) {
+      store(out, e, p.count, assemble<T>(p, dim, in, e));
+    }
+    previous = edge;
+    edge = edge_after(p, row);
+  }
+}
+
+// Vectors with edges take several times longer. Made where they are met, each would hold up a SIMD-group for one lane; made by a few
+// threads of each group, the rest of it. So whole groups make nothing else, 256 rows each, and come among the other groups
+// at the pace of the rows, while the neighbouring vectors are still in the cache.
+template <typename T, typename offset_t>
+[[kernel]] void pad_dense(
     device const uchar* in [[buffer(0)]],
     device uchar* out [[buffer(1)]],
     constant PadLaunch& launch [[buffer(2)]],
@@ -308,61 +407,24 @@ template <typename T, typename offset_t>
   constexpr int lanes = 16 / sizeof(T);
   const Launch<offset_t> p = unpack<offset_t>(launch);
   Dim<offset_t> dim[dense_outer];
+  PAD_UNROLL
   for (int d = 0; d < dense_outer; ++d) {
     dim[d] = unpack<offset_t>(dims[d]);
   }
   device const T* from = reinterpret_cast<device const T*>(in) + (launch.in_offset - launch.in_skew);
-  device const uint4* words = reinterpret_cast<device const uint4*>(from);
   device T* to = reinterpret_cast<device T*>(out) + launch.out_offset;
-  const uint first_vector = group * group_threads * vectors_per_thread + thread_in_group;
 
-  // All addresses first, then all loads, then all stores, so that a thread has its loads in flight together.
-  int e[vectors_per_thread];
-  ushort source[vectors_per_thread];
-  int lane[vectors_per_thread];
-  offset_t low[vectors_per_thread];
-  offset_t high[vectors_per_thread];
-  for (uint i = 0; i < vectors_per_thread; ++i) {
-    e[i] = int((first_vector + i * group_threads) * lanes) - p.out_skew;
-    source[i] = nothing;
-    if (e[i] < p.count) {
-      source[i] = mixed;
-      const uint row = divide(uint(max(e[i], 0)), p.width_magic, p.width_shift);
-      const int x = e[i] - int(row) * p.width;
-      if (e[i] >= 0 && x + lanes <= p.width) {
-        offset_t base;
-        if (x + lanes <= p.left || x >= p.left + p.extent || !locate(row, dim, base)) {
-          source[i] = fill;
-        } else if (x >= p.left && x + lanes <= p.left + p.extent) {
-          const Words<T, offset_t> at(base + offset_t(x - p.left) + p.in_skew, 0, lanes);
-          const bool gaps = p.readable_begin == p.readable_end;
-          const offset_t row_begin = base + p.in_skew;
-          if (at.within(gaps ? row_begin : p.readable_begin, gaps ? row_begin + p.extent : p.readable_end)) {
-            source[i] = copy;
-            lane[i] = at.lane;
-            low[i] = at.low;
-            high[i] = at.high;
-          }
-        }
-      }
+  const uint edge_groups = uint(launch.edge_groups);
+  const uint period = uint(launch.period);
+  const uint turn = divide(group, uint(launch.period_magic), uint(launch.period_shift));
+  if (turn < edge_groups && group - turn * period == period - 1) {
+    const int row = int(turn * group_threads + thread_in_group);
+    if (row <= int(divide(uint(p.count), p.width_magic, p.width_shift))) {
+      move_edges(p, dim, from, to, row);
     }
-  }
-  uint4 a[vectors_per_thread];
-  uint4 b[vectors_per_thread];
-  for (uint i = 0; i < vectors_per_thread; ++i) {
-    if (source[i] == copy) {
-      a[i] = words[low[i]];
-      b[i] = sizeof(T) < 16 ? words[high[i]] : a[i];
-    }
-  }
-  for (uint i = 0; i < vectors_per_thread; ++i) {
-    if (source[i] == copy) {
-      store(to, e[i], p.count, funnel<T>(a[i], b[i], lane[i]));
-    } else if (source[i] == fill) {
-      store(to, e[i], p.count, p.fill);
-    } else if (source[i] == mixed) {
-      store(to, e[i], p.count, assemble<T>(p, dim, from, e[i]));
-    }
+  } else {
+    const uint first_vector = (group - min(turn, edge_groups)) * group_threads * vectors_per_thread;
+    move_plain(p, dim, from, to, int((first_vector + thread_in_group) * lanes) - p.out_skew);
   }
 }
 
@@ -370,7 +432,7 @@ template <typename T, typename offset_t>
 
 // Elements of a row may lie anywhere in the input and there are up to 15 outer dimensions, so elements are read one at a time.
 template <typename T, typename offset_t>
-[[kernel, max_total_threads_per_threadgroup(group_threads)]] void pad_strided(
+[[kernel]] void pad_strided(
     device const uchar* in [[buffer(0)]],
     device uchar* out [[buffer(1)]],
     constant PadLaunch& launch [[buffer(2)]],
@@ -384,6 +446,7 @@ template <typename T, typename offset_t>
   device T* to = reinterpret_cast<device T*>(out) + launch.out_offset;
   const uint first_vector = group * group_threads * vectors_per_thread + thread_in_group;
 
+  PAD_UNROLL
   for (uint i = 0; i < vectors_per_thread; ++i) {
     const int e = int((first_vector + i * group_threads) * lanes) - p.out_skew;
     if (e >= p.count) {
