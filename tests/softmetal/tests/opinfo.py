@@ -72,7 +72,7 @@ def _check_sample(op, sample) -> bool:
     else:
         device = tree_map(_to_mps, host)
     if not tensors:
-        device[2]["device"] = "mps"  # a factory
+        device = (*device[:2], {**device[2], "device": "mps"})  # a factory
     torch.manual_seed(SEED)
     expected = op(host[0], *host[1], **host[2])
     wide = any(_is_wide(leaf) for leaf in [*tree_leaves(host), *tree_leaves(expected)])
