@@ -5,10 +5,11 @@
     x = torch.randn(4, device="mps")
     softmetal.deactivate()
 
-Importing this package changes nothing; `activate` does, and `deactivate` restores what torch shows of itself. Results on
-this device come from "software Metal": they say nothing about the speed of an Apple GPU.
+Importing this package changes nothing; `activate` does, and `deactivate` restores what torch shows of itself. Results
+on this device come from "software Metal": they say nothing about the speed of an Apple GPU.
 """
 from .device import counters
 from .device.activation import activate, active_profile, deactivate, profile
+from .runtime import KernelFault
 
-__all__ = ["activate", "active_profile", "counters", "deactivate", "profile"]
+__all__ = ["KernelFault", "activate", "active_profile", "counters", "deactivate", "profile"]

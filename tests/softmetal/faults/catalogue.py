@@ -1,6 +1,7 @@
 """The faults of stock MPS and the versions of PyTorch that show them.
 
-Sources are issue numbers of pytorch/pytorch unless another place is named. A version's profile is the set of its faults.
+Sources are issue numbers of pytorch/pytorch unless another place is named. A version's profile is the set of its
+faults.
 """
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ _BEFORE_2_14 = _BEFORE_2_15 - {"2.14"}
 class Fault:
     """One way in which stock MPS misbehaves.
 
-    id: its name for `activate(faults={...})`. title: what happens. source: who reported it. versions: profiles that show it.
-    switch: name of the C++ switch. lacks: ops that have no MPS kernel while the fault is on. macos: first macOS that shows it.
+    id: its name for `activate(faults={...})`. title: what happens. source: who reported it. versions: profiles that
+    show it. switch: name of the C++ switch. lacks: ops that have no MPS kernel while the fault is on. macos: first
+    major version of macOS that shows it.
     """
 
     id: str
@@ -35,17 +37,18 @@ def _kernel(id: str, title: str, source: str, versions: frozenset[str], macos: i
 
 
 FAULTS: dict[str, Fault] = {fault.id: fault for fault in (
-    _kernel("pad-inner-extent", "constant pad of rank 5 and more writes the fill value (bfloat16: NaN) over the data once the "
-            "output's last dimension, or its extent behind the outermost padded dimension, reaches 65536",
+    _kernel("pad-inner-extent", "constant pad of rank 5 and more writes the fill value (bfloat16: NaN) over the data "
+            "once the output's last dimension, or its extent behind the outermost padded dimension, reaches 65536",
             "#194922, Apple FB24527244", _BEFORE_2_15),
-    _kernel("pad-long-vector", "constant pad of a vector of 2^17 elements or more gives the fill value, then zeros", "#121961", _BEFORE_2_15),
+    _kernel("pad-long-vector", "constant pad of a vector of 2^17 elements or more gives the fill value, then zeros",
+            "#121961", _BEFORE_2_15),
     _kernel("pad-empty-list", "an empty pad list raises", "#161066", _BEFORE_2_15),
-    _kernel("pad-keeps-memory", "each distinct constant pad (shape, dtype, padding) keeps driver memory for ever", "#194922",
-            _BEFORE_2_15),
+    _kernel("pad-keeps-memory", "each distinct constant pad (shape, dtype, padding) keeps driver memory for ever",
+            "#194922", _BEFORE_2_15),
     _kernel("linear-batch-bias", "F.linear of a contiguous input with more than 65536 batches loses the bias past them",
             "#189495, repaired by #189496", _BEFORE_2_14),
-    _kernel("linear-vector-bias", "F.linear drops the bias when the penultimate dimension is 1", "#188438, repaired by #188619", _BEFORE_2_14,
-            macos=26),
+    _kernel("linear-vector-bias", "F.linear drops the bias when the penultimate dimension is 1",
+            "#188438, repaired by #188619", _BEFORE_2_14, macos=26),
     # Reported for 2.8 and repaired about 2.9: it lives in the oldest profile.
     _kernel("linear-strided-weight", "F.linear reads a transposed weight as if it were contiguous", "#162730, #161640",
             frozenset({"2.9"})),
@@ -57,8 +60,8 @@ FAULTS: dict[str, Fault] = {fault.id: fault for fault in (
             frozenset({"2.15"})),
     Fault("scaled-mm-missing", "F.scaled_mm has no MPS kernel", "PyTorch's wheels", _BEFORE_2_15,
           lacks=("aten::_scaled_mm_v2",)),
-    Fault("grouped-mm-syncs", "_grouped_mm has no MPS kernel: the composite one loops over the groups and copies offs to the "
-          "host", "PyTorch's wheels", _BEFORE_2_15, lacks=("aten::_grouped_mm",)),
+    Fault("grouped-mm-syncs", "_grouped_mm has no MPS kernel: the composite one loops over the groups and copies offs "
+          "to the host", "PyTorch's wheels", _BEFORE_2_15, lacks=("aten::_grouped_mm",)),
 )}
 """All faults by id. (torch._scaled_mm, the first API, has no MPS kernel in any version: nothing to switch.)"""
 
