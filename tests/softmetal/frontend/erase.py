@@ -7,8 +7,17 @@ _PROMISES = re.compile(r" (?:dereferenceable(?:_or_null)?\(\d+\)|inrange\([^)]*\
 _CONSTANT = re.compile(r"^(@[\w.$]+ = .*?)addrspace\(4\) constant (?=[\[%<{])", re.M)
 
 
+# Loads and stores of the thread's own memory: no buffer, nothing to check.
+_PRIVATE = re.compile(r"^( +(?:%[\w.]+ = load (?:volatile )?[^,\n]+|store (?:volatile )?[^\n]+?), ptr (?!addrspace)[^\n]*)$", re.M)
+
+
 def erase_address_spaces(ir: str) -> str:
-    """Erase address spaces; drop in-bounds promises; keep arrays in constant memory from being folded into the code."""
+    """Erase address spaces; drop in-bounds promises; keep arrays in constant memory from being folded into the code.
+
+    Accesses that had no address space are the thread's own memory; they are marked so that no check is made of them.
+    """
+    node = 1 + max((int(number) for number in re.findall(r"^!(\d+) =", ir, re.M)), default=-1)
+    ir = _PRIVATE.sub(rf"\1, !nosanitize !{node}", ir) + f"\n!{node} = !{{}}\n"
     ir = _CONSTANT.sub(r"\1externally_initialized global ", ir)
     ir = _PROMISES.sub("", ir)
     ir = ir.replace("addrspacecast (ptr", "bitcast (ptr").replace("addrspacecast ptr", "bitcast ptr")

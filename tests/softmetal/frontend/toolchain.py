@@ -23,10 +23,12 @@ LANGUAGE_FLAGS = (
 WARNING_FLAGS = ("-Wno-everything", "-Werror=return-type", "-Werror=array-bounds", "-Werror=unknown-attributes", "-Werror=ignored-attributes")
 IR_FLAGS = ("-O2", "-Xclang", "-disable-llvm-passes", "-fsanitize=kernel-address")
 
-# Every access becomes a call (__asan_load4_noabort ...), in the order in which the optimised code makes them.
+# Every access becomes a call (__asan_load4_noabort ...), in the order in which the optimised code makes them; copies of
+# structures become __asan_memcpy (the prefix, which the kernel mode leaves out of its own accord).
 CHECK_FLAGS = (
     "-fsanitize=kernel-address", "-fno-vectorize", "-fno-slp-vectorize", "-mllvm", "-asan-instrumentation-with-call-threshold=0",
     "-mllvm", "-asan-stack=0", "-mllvm", "-asan-globals=1", "-mllvm", "-asan-opt=0",
+    "-mllvm", "-asan-kernel-mem-intrinsic-prefix=1",
 )
 
 

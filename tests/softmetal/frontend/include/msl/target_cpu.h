@@ -20,7 +20,7 @@ __attribute__((used, no_sanitize("kernel-address"), visibility("hidden"))) inlin
 
 // ---- entries: what the runtime looks up and calls ----------------------------------------------------------------------
 #define MSL_ENTRY(n) \
-  extern "C" __attribute__((used, visibility("default"))) void msl_kernel_##n(void* const* msl_buffers, const msl_thread* msl_position)
+  extern "C" __attribute__((used, visibility("default"), no_sanitize("kernel-address"))) void msl_kernel_##n(void* const* msl_buffers, const msl_thread* msl_position)
 #define MSL_BUFFER(index) msl_buffers[index]
 #define MSL_POSITION(name) msl::target::name(msl_position)
 // Guard room round a threadgroup variable, and its announcement by each thread that reaches it.
