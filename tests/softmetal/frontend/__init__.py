@@ -6,6 +6,7 @@
 The compiler is the clang inside the PyPI package `ziglang`. Open symbols of the shared object are the runtime's
 (softmetal_abi.h, __asan_*) and libm's, both to be found in the process.
 """
+
 from .compiler import compile
 from .diagnostics import CompileError
 from .library import Argument, Kernel, Library

@@ -1,13 +1,16 @@
 """python -m softmetal.frontend FILE.metal ... : compile, and print the kernels. Errors go to stderr; exit status 1."""
+
 import argparse
 import sys
 from pathlib import Path
 
-from . import CompileError, ToolchainError, compile
+from . import CompileError, compile
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m softmetal.frontend", description="Compile Metal source for the software device.")
+    parser = argparse.ArgumentParser(
+        prog="python -m softmetal.frontend", description="Compile Metal source for the software device."
+    )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE.metal")
     parser.add_argument("--fast", action="store_true", help="without memory checks")
     options = parser.parse_args(arguments)

@@ -1,4 +1,5 @@
 """Compiled libraries on disk, by the hash of all that goes into them. Several processes may read and write at once."""
+
 import hashlib
 import json
 import os

@@ -1,4 +1,5 @@
 """The whole way from source text to a Library: preprocess, translate, compile, judge, erase address spaces, link."""
+
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -63,16 +64,38 @@ def _kernels(entries: list[Entry], module: reflection.Module) -> list[Kernel]:
         threads, *numbers = module.meta[number]
         memory = sum(module.functions[name].threadgroup_bytes for name in module.reached(target))
         if memory > MAX_THREADGROUP_BYTES:
-            raise CompileError(message(entry.definition.line, (
-                f"kernel '{entry.host_name}': threadgroup memory size ({memory}) exceeds the maximum threadgroup memory "
-                f"allowed ({MAX_THREADGROUP_BYTES})")))
+            raise CompileError(
+                message(
+                    entry.definition.line,
+                    (
+                        f"kernel '{entry.host_name}': threadgroup memory size ({memory}) exceeds the maximum threadgroup memory "
+                        f"allowed ({MAX_THREADGROUP_BYTES})"
+                    ),
+                )
+            )
         missing = module.undefined(target)
         if missing:
-            raise CompileError(message(entry.definition.line, f"kernel '{entry.host_name}': undefined function '{missing}'"))
+            raise CompileError(
+                message(entry.definition.line, f"kernel '{entry.host_name}': undefined function '{missing}'")
+            )
         looping = module.recursive(target)
         if looping:
-            raise CompileError(message(entry.definition.line, f"kernel '{entry.host_name}': recursive function calls are not supported in Metal ('{looping}')"))
-        kernels.append(Kernel(entry.host_name, entry.symbol, _arguments(entry, numbers, module.types.get(number, [])), threads or None, memory, entry.definition.line))
+            raise CompileError(
+                message(
+                    entry.definition.line,
+                    f"kernel '{entry.host_name}': recursive function calls are not supported in Metal ('{looping}')",
+                )
+            )
+        kernels.append(
+            Kernel(
+                entry.host_name,
+                entry.symbol,
+                _arguments(entry, numbers, module.types.get(number, [])),
+                threads or None,
+                memory,
+                entry.definition.line,
+            )
+        )
     return kernels
 
 
@@ -80,5 +103,9 @@ def _arguments(entry: Entry, numbers: list[int], types: list[str]) -> list[Argum
     arguments = []
     for position, parameter in enumerate(entry.buffers):
         index, space, reference, const, size, alignment = numbers[position * _FIELDS : (position + 1) * _FIELDS]
-        arguments.append(Argument(index, parameter.name, types[position], _SPACES[space], bool(reference), bool(const), size, alignment))
+        arguments.append(
+            Argument(
+                index, parameter.name, types[position], _SPACES[space], bool(reference), bool(const), size, alignment
+            )
+        )
     return sorted(arguments, key=lambda argument: argument.index)

@@ -2,12 +2,17 @@
 
 They are read from clang's AST, template instantiations included. The AST comes as text: a tenth of the JSON, and as regular.
 """
+
 import re
 
 from .diagnostics import SOURCE_NAME, CompileError, message, metal_types
 
-_NODE = re.compile(r"^[ |`-]*(?P<node>[A-Z]\w+) 0x[0-9a-f]+ (?:(?:prev|parent) 0x[0-9a-f]+ )*<(?P<range>(?:[^<>]|<[^<>]*>)*)>(?P<rest>.*)$")
-_POSITION = re.compile(r"(?: *(?:line:(?P<newline>\d+):\d+|col:\d+|(?P<file>[^<>,:]+):(?P<line>\d+):\d+)|<[^<>]*>[:\d]*)")
+_NODE = re.compile(
+    r"^[ |`-]*(?P<node>[A-Z]\w+) 0x[0-9a-f]+ (?:(?:prev|parent) 0x[0-9a-f]+ )*<(?P<range>(?:[^<>]|<[^<>]*>)*)>(?P<rest>.*)$"
+)
+_POSITION = re.compile(
+    r"(?: *(?:line:(?P<newline>\d+):\d+|col:\d+|(?P<file>[^<>,:]+):(?P<line>\d+):\d+)|<[^<>]*>[:\d]*)"
+)
 _OWN_POSITION = re.compile(rf" {_POSITION.pattern} ")
 _TYPE = re.compile(r"'([^']*)'(?::'([^']*)')?")
 _COMPUTED = re.compile(r"ComputeLHSTy='([^']*)'(?::'([^']*)')?")
@@ -34,7 +39,9 @@ def _type(text: str, pattern: re.Pattern = _TYPE) -> str:
     match = pattern.search(text)
     if not match:
         return ""
-    return re.sub(r"\b(?:const|volatile|device|threadgroup|constant) ?\b", "", metal_types(match[2] or match[1])).strip()
+    return re.sub(
+        r"\b(?:const|volatile|device|threadgroup|constant) ?\b", "", metal_types(match[2] or match[1])
+    ).strip()
 
 
 def _full_type(text: str) -> str:
@@ -62,7 +69,11 @@ def check_conversions(dump: str) -> None:
             if problem:
                 errors.setdefault(outer[0], problem)
         outer = None
-        if node["node"] == "ImplicitCastExpr" and "part_of_explicit_cast" not in rest and any(kind in rest for kind in _ARITHMETIC):
+        if (
+            node["node"] == "ImplicitCastExpr"
+            and "part_of_explicit_cast" not in rest
+            and any(kind in rest for kind in _ARITHMETIC)
+        ):
             outer = (place, inner, "implicit")
         elif (node["node"] == "ImplicitCastExpr" or node["node"] in _EXPLICIT) and "<BitCast>" in rest:
             outer = (place, inner, "bits")

@@ -3,14 +3,23 @@
 clang refuses `S s = p[i];` and `p[i] = s;` for a structure S in another address space, and says exactly where. Those expressions
 become msl::load(p[i]) and msl::store(p[i], s), and the text is compiled again; whatever else clang refuses stays refused.
 """
+
 import re
 
-_DIAGNOSTIC = re.compile(r"^[^:\n]+:\d+:\d+:(?:(?P<ranges>(?:\{[\d:-]+\})*):)? (?P<kind>error|note|fatal error|warning): (?P<text>.*)$")
+_DIAGNOSTIC = re.compile(
+    r"^[^:\n]+:\d+:\d+:(?:(?P<ranges>(?:\{[\d:-]+\})*):)? (?P<kind>error|note|fatal error|warning): (?P<text>.*)$"
+)
 _RANGE = re.compile(r"\{(\d+):(\d+)-(\d+):(\d+)\}")
 _SPACED = r"'(?:const )?(?:device|threadgroup|constant|const __attribute__\(\(address_space\(4\)\)\)|__attribute__\(\(address_space\(\d\)\)\)) "
-_IMPLICIT = re.compile(rf"no viable conversion from {_SPACED}|no matching (?:conversion for functional-style cast|constructor for initialization)")
-_OPERANDS = re.compile(rf"incompatible operand types \(|invalid operands to binary expression \(.*{_SPACED}|cannot convert between vector and non-scalar values")
-_BUILT_IN = re.compile(rf"{_SPACED}(?:bool|u?char|u?short|u?int|u?long|unsigned \w+|float|half|bfloat|_Float16|__bf16)'")
+_IMPLICIT = re.compile(
+    rf"no viable conversion from {_SPACED}|no matching (?:conversion for functional-style cast|constructor for initialization)"
+)
+_OPERANDS = re.compile(
+    rf"incompatible operand types \(|invalid operands to binary expression \(.*{_SPACED}|cannot convert between vector and non-scalar values"
+)
+_BUILT_IN = re.compile(
+    rf"{_SPACED}(?:bool|u?char|u?short|u?int|u?long|unsigned \w+|float|half|bfloat|_Float16|__bf16)'"
+)
 ROUNDS = 8  # an expression in an expression takes one more
 
 
@@ -57,7 +66,9 @@ def _apply(text: str, edits) -> str:
     """Edits that do not overlap, the innermost first; the others are found again in the next round."""
     taken: list[tuple[int, int, str, str, tuple[int, int] | None]] = []
     for edit in sorted(set(edits), key=lambda e: (e[1] - e[0], e[0])):
-        if not text[edit[0] : edit[1]].startswith("msl::load(") and all(edit[1] <= t[0] or edit[0] >= t[1] for t in taken):
+        if not text[edit[0] : edit[1]].startswith("msl::load(") and all(
+            edit[1] <= t[0] or edit[0] >= t[1] for t in taken
+        ):
             taken.append(edit)
     for start, end, before, after, comma in sorted(taken, reverse=True):
         inner = text[start:end]

@@ -1,8 +1,11 @@
 """The front end's error, worded as Metal's compiler words it: program_source:LINE:COLUMN: error: ..."""
+
 import re
 
 SOURCE_NAME = "program_source"
-_DIAGNOSTIC = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):(?P<column>\d+):(?:(?:\{[\d:-]+\})*:)? (?P<kind>fatal error|error|note|warning): (?P<text>.*)$")
+_DIAGNOSTIC = re.compile(
+    r"^(?P<file>[^:\n]+):(?P<line>\d+):(?P<column>\d+):(?:(?:\{[\d:-]+\})*:)? (?P<kind>fatal error|error|note|warning): (?P<text>.*)$"
+)
 
 
 class CompileError(Exception):
@@ -14,7 +17,12 @@ def message(line: int, text: str, column: int = 1) -> str:
 
 
 _SPACES = (("1", "device"), ("3", "threadgroup"), ("4", "constant"))
-_ELEMENTS = (("unsigned char", "uchar"), ("unsigned short", "ushort"), ("unsigned int", "uint"), ("unsigned long", "ulong"))
+_ELEMENTS = (
+    ("unsigned char", "uchar"),
+    ("unsigned short", "ushort"),
+    ("unsigned int", "uint"),
+    ("unsigned long", "ulong"),
+)
 
 
 def metal_types(text: str) -> str:
@@ -49,7 +57,9 @@ def from_clang(output: str, source: str, lines: set[int] | None = None) -> str:
     """Clang's diagnostics (those in `lines`, if any are) with the user's own line below each."""
     placed = _placed(output)
     chosen = [p for p in placed if int(p[1]["line"]) in lines] if lines else []
-    text = [line for error, place, notes in chosen or placed for line in _explained(error, place, notes, source.split("\n"))]
+    text = [
+        line for error, place, notes in chosen or placed for line in _explained(error, place, notes, source.split("\n"))
+    ]
     return "\n".join(text) if text else _readable(output.strip())
 
 

@@ -1,14 +1,19 @@
 """LLVM IR with Metal's address spaces to LLVM IR for a CPU, whose only memory is flat."""
+
 import re
 
 _SPACE = re.compile(r" addrspace\(\d+\)")
 # Promises that the optimiser would use to move or drop the very accesses that are to be checked.
-_PROMISES = re.compile(r" (?:dereferenceable(?:_or_null)?\(\d+\)|inrange\([^)]*\))|(?<=getelementptr) (?:inbounds|nuw|nusw)(?: (?:nuw|nusw))*")
+_PROMISES = re.compile(
+    r" (?:dereferenceable(?:_or_null)?\(\d+\)|inrange\([^)]*\))|(?<=getelementptr) (?:inbounds|nuw|nusw)(?: (?:nuw|nusw))*"
+)
 _CONSTANT = re.compile(r"^(@[\w.$]+ = .*?)addrspace\(4\) constant (?=[\[%<{])", re.M)
 
 
 # Loads and stores of the thread's own memory: no buffer, nothing to check.
-_PRIVATE = re.compile(r"^( +(?:%[\w.]+ = load (?:volatile )?[^,\n]+|store (?:volatile )?[^\n]+?), ptr (?!addrspace)[^\n]*)$", re.M)
+_PRIVATE = re.compile(
+    r"^( +(?:%[\w.]+ = load (?:volatile )?[^,\n]+|store (?:volatile )?[^\n]+?), ptr (?!addrspace)[^\n]*)$", re.M
+)
 
 
 def erase_address_spaces(ir: str) -> str:

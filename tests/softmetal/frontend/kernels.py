@@ -1,4 +1,5 @@
 """What the source says about its kernels, and the entry that the runtime calls for each of them."""
+
 from dataclasses import dataclass, field
 
 from .diagnostics import CompileError, message
@@ -120,7 +121,9 @@ def _parameter(tokens: list[Token]) -> Parameter | None:
     words = [token.text for token in rest]
     names = [token for token in rest if token.kind == "word"]
     space = next((word for word in words if word in ADDRESS_SPACES), None)
-    return Parameter(names[-1].text, rest[0].line, plain(rest), attributes, space, "*" in words or "[" in words, "&" in words)
+    return Parameter(
+        names[-1].text, rest[0].line, plain(rest), attributes, space, "*" in words or "[" in words, "&" in words
+    )
 
 
 def read_parameters(tokens: list[Token]) -> list[Parameter]:
@@ -131,34 +134,65 @@ def read_parameters(tokens: list[Token]) -> list[Parameter]:
         if "buffer" in p.attributes:
             index = _integer(p.attributes["buffer"], p.line, "buffer index")
             if not 0 <= index < MAX_BUFFERS:
-                raise CompileError(message(p.line, f"'buffer' attribute parameter is out of bounds: must be between 0 and {MAX_BUFFERS - 1}"))
+                raise CompileError(
+                    message(
+                        p.line,
+                        f"'buffer' attribute parameter is out of bounds: must be between 0 and {MAX_BUFFERS - 1}",
+                    )
+                )
             if index in used:
-                raise CompileError(message(p.line, f"cannot reserve 'buffer' resource location at index {index} for '{p.name}': '{used[index].name}' has it"))
+                raise CompileError(
+                    message(
+                        p.line,
+                        f"cannot reserve 'buffer' resource location at index {index} for '{p.name}': '{used[index].name}' has it",
+                    )
+                )
             used[index] = p
             p.buffer = index
         positions = [name for name in p.attributes if name in POSITIONS]
         if len(p.attributes) > 1:
-            raise CompileError(message(p.line, f"parameter '{p.name}' has more than one attribute of those that say what it is"))
+            raise CompileError(
+                message(p.line, f"parameter '{p.name}' has more than one attribute of those that say what it is")
+            )
         if positions:
             p.position = positions[0]
     free = iter(index for index in range(len(parameters) + MAX_BUFFERS) if index not in used)
     for p in parameters:
         if p.space == "threadgroup" or "threadgroup" in p.attributes:
-            raise CompileError(message(p.line, f"threadgroup memory as a kernel argument ('{p.name}') is not supported by the software device: declare a threadgroup array in the kernel body"))
+            raise CompileError(
+                message(
+                    p.line,
+                    f"threadgroup memory as a kernel argument ('{p.name}') is not supported by the software device: declare a threadgroup array in the kernel body",
+                )
+            )
         if p.position:
             if p.is_pointer or p.is_reference:
                 raise CompileError(message(p.line, f"invalid type for '{p.position}' attribute: '{p.text}'"))
             continue
         if p.space not in ("device", "constant") and (p.is_pointer or p.is_reference):
-            raise CompileError(message(p.line, f"pointer or reference parameter '{p.name}' of a kernel must be in the device or constant address space"))
+            raise CompileError(
+                message(
+                    p.line,
+                    f"pointer or reference parameter '{p.name}' of a kernel must be in the device or constant address space",
+                )
+            )
         if p.space not in ("device", "constant"):
-            raise CompileError(message(p.line, f"invalid kernel parameter '{p.text}': it needs an attribute such as [[thread_position_in_grid]], or to be a device or constant buffer"))
+            raise CompileError(
+                message(
+                    p.line,
+                    f"invalid kernel parameter '{p.text}': it needs an attribute such as [[thread_position_in_grid]], or to be a device or constant buffer",
+                )
+            )
         if not (p.is_pointer or p.is_reference):
-            raise CompileError(message(p.line, f"invalid kernel parameter '{p.text}': a buffer is a pointer or a reference"))
+            raise CompileError(
+                message(p.line, f"invalid kernel parameter '{p.text}': a buffer is a pointer or a reference")
+            )
         if p.buffer is None:
             p.buffer = next(free)
             if p.buffer >= MAX_BUFFERS:
-                raise CompileError(message(p.line, f"a kernel has at most {MAX_BUFFERS} buffers: '{p.name}' is one too many"))
+                raise CompileError(
+                    message(p.line, f"a kernel has at most {MAX_BUFFERS} buffers: '{p.name}' is one too many")
+                )
     return parameters
 
 
@@ -179,11 +213,15 @@ def entry_text(entry: Entry, instance: str) -> str:
             buffers.append(f"{p.buffer}, MSL_DESCRIBE({kind})")
             names.append(f"msl::type_name<{kind}>()")
             entry.buffers.append(p)
-    threads = plain(entry.definition.max_total_threads) if entry.definition.max_total_threads and not entry.definition.is_template else "0"
+    threads = (
+        plain(entry.definition.max_total_threads)
+        if entry.definition.max_total_threads and not entry.definition.is_template
+        else "0"
+    )
     return (
         f" using msl_type_{number} = decltype({instance}); {' '.join(checks)}"
         f" MSL_TABLE(unsigned long, meta, {number}) = {{{', '.join(['(unsigned long)(' + threads + ')', *buffers])}}};"
-        f" MSL_TABLE(char, name, {number}) = \"{entry.host_name}\";"
+        f' MSL_TABLE(char, name, {number}) = "{entry.host_name}";'
         f" MSL_TABLE(char const* const, types, {number}) = {{{', '.join([*names, '0'])}}};"
         f" MSL_TABLE(msl_type_{number}, target, {number}) = {{{instance}}};"
         f" MSL_ENTRY({number}) {{ ({instance})({', '.join(arguments)}); }} "

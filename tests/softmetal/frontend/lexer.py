@@ -1,4 +1,5 @@
 """Tokens of preprocessed MSL text. Every token keeps the white space before it, so that text is written back line by line."""
+
 import re
 from dataclasses import dataclass
 
@@ -123,7 +124,9 @@ def parameter_list(tokens: list[Token]) -> int:
                 index += 1
             while index + 1 < len(tokens) and tokens[index + 1].text != "(":
                 index += 1
-        elif text in ("[[", "[") or (text in ("__attribute__", "decltype", "alignas") and tokens[index + 1].text == "("):
+        elif text in ("[[", "[") or (
+            text in ("__attribute__", "decltype", "alignas") and tokens[index + 1].text == "("
+        ):
             index = closing(tokens, index if text[0] == "[" else index + 1)
         elif text == "<":
             index = max(closing_angle(tokens, index), index)

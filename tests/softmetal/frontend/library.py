@@ -1,4 +1,5 @@
 """What a compiled library is to its users: plain data, and its form in the cache."""
+
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 

@@ -1,4 +1,5 @@
 """What Metal refuses and C++ does not, as far as it can be seen in the words of the source. (Types are the compiler's to judge.)"""
+
 from .diagnostics import CompileError, message
 from .kernels import ADDRESS_SPACES
 from .lexer import SOURCE_NAME, Token, closing_angle, plain
@@ -25,7 +26,19 @@ FORBIDDEN = {
     "__bf16": "unknown type name '__bf16': Metal's name is bfloat",
     "_Float16": "unknown type name '_Float16': Metal's name is half",
 }
-_DECLARATION_WORDS = {"using", "typedef", "static_assert", "friend", "struct", "class", "union", "enum", "template", "extern", "namespace"}
+_DECLARATION_WORDS = {
+    "using",
+    "typedef",
+    "static_assert",
+    "friend",
+    "struct",
+    "class",
+    "union",
+    "enum",
+    "template",
+    "extern",
+    "namespace",
+}
 
 
 def check_source(source: str) -> None:
@@ -51,11 +64,15 @@ def check_tokens(tokens: list[Token]) -> None:
             if text in FORBIDDEN and before not in (".", "->"):
                 raise CompileError(message(token.line, FORBIDDEN[text]))
             if text == "std" and following == "::" and before != "::":
-                raise CompileError(message(token.line, "use of undeclared identifier 'std': Metal's library is metal::"))
+                raise CompileError(
+                    message(token.line, "use of undeclared identifier 'std': Metal's library is metal::")
+                )
             if text == "long" and following in ("long", "double"):
                 raise CompileError(message(token.line, f"'long {following}' is not supported in Metal"))
             if text == "metal" and not included:
-                raise CompileError(message(token.line, "use of undeclared identifier 'metal': #include <metal_stdlib> is missing"))
+                raise CompileError(
+                    message(token.line, "use of undeclared identifier 'metal': #include <metal_stdlib> is missing")
+                )
         elif token.text in ("[", "[[") and _opens_lambda(tokens, index):
             raise CompileError(message(token.line, "lambda expressions are not supported in Metal"))
         elif token.text == "(" and following == "*" and _is_function_pointer(tokens, index):
@@ -68,7 +85,11 @@ def _opens_lambda(tokens: list[Token], index: int) -> bool:
     if tokens[index].text == "[[":
         return False
     before = tokens[index - 1] if index else None
-    if before is None or before.text in (")", "]", "}", "operator") or (before.kind in ("word", "string") and before.text not in ("return",)):
+    if (
+        before is None
+        or before.text in (")", "]", "}", "operator")
+        or (before.kind in ("word", "string") and before.text not in ("return",))
+    ):
         return False
     return before.text in ("=", "(", ",", "return", "{", "&&", "||", "?", ":")
 
@@ -92,7 +113,12 @@ def check_address_spaces(tokens: list[Token], what: str) -> None:
             continue
         if text in ("*", "&") and not set(words) & set(ADDRESS_SPACES):
             kind = "pointer" if text == "*" else "reference"
-            raise CompileError(message(tokens[index].line, f"{kind} type must have explicit address space qualifier: {what} '{plain(tokens)}'"))
+            raise CompileError(
+                message(
+                    tokens[index].line,
+                    f"{kind} type must have explicit address space qualifier: {what} '{plain(tokens)}'",
+                )
+            )
         index += 1
 
 
@@ -107,11 +133,17 @@ def check_global(tokens: list[Token], is_template: bool, braced: bool = False) -
     name = next((i for i, w in enumerate(head) if w in ("[", "{")), len(head)) - 1
     line = tokens[name].line
     if "threadgroup" in head and "*" not in head:
-        raise CompileError(message(line, "variables in the threadgroup address space may only be declared in a kernel function"))
+        raise CompileError(
+            message(line, "variables in the threadgroup address space may only be declared in a kernel function")
+        )
     if "constant" not in head:
-        raise CompileError(message(line, f"program scope variable '{words[name]}' must reside in constant address space"))
+        raise CompileError(
+            message(line, f"program scope variable '{words[name]}' must reside in constant address space")
+        )
     if "=" not in words and not braced:
-        raise CompileError(message(line, f"program scope variable '{words[name]}' in the constant address space must be initialized"))
+        raise CompileError(
+            message(line, f"program scope variable '{words[name]}' in the constant address space must be initialized")
+        )
 
 
 def check_body(tokens: list[Token], is_kernel: bool) -> None:
@@ -124,11 +156,19 @@ def check_body(tokens: list[Token], is_kernel: bool) -> None:
         if not words:
             continue
         if words[0] == "static" and "constexpr" not in words:
-            raise CompileError(message(token.line, f"static local variables are not supported in Metal: '{plain(statement)}'"))
+            raise CompileError(
+                message(token.line, f"static local variables are not supported in Metal: '{plain(statement)}'")
+            )
         if words[0] == "threadgroup" and not is_kernel and not {"*", "&"} & set(words):
-            raise CompileError(message(token.line, "variables in the threadgroup address space may only be declared in a kernel function"))
+            raise CompileError(
+                message(
+                    token.line, "variables in the threadgroup address space may only be declared in a kernel function"
+                )
+            )
         if words[0] == "constant" and not {"*", "&"} & set(words) and len(words) > 2:
-            raise CompileError(message(token.line, "variables in the constant address space must be declared at program scope"))
+            raise CompileError(
+                message(token.line, "variables in the constant address space must be declared at program scope")
+            )
         _check_local_pointer(statement)
 
 
@@ -152,7 +192,15 @@ def _check_local_pointer(statement: list[Token]) -> None:
             index = closing_angle(statement, index) + 1
             if index == 0:
                 return
-        elif token.kind == "word" and token.text not in ("return", "case", "delete", "auto", "using", "typedef", *ADDRESS_SPACES):
+        elif token.kind == "word" and token.text not in (
+            "return",
+            "case",
+            "delete",
+            "auto",
+            "using",
+            "typedef",
+            *ADDRESS_SPACES,
+        ):
             index, type_words = index + 1, type_words + 1
         else:
             break

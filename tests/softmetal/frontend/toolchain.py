@@ -1,4 +1,5 @@
 """The clang and the linker inside the PyPI package ziglang, and where compiled things are kept."""
+
 import functools
 import hashlib
 import importlib.metadata
@@ -14,21 +15,57 @@ RUNTIME = Path(__file__).resolve().parents[1] / "runtime"  # softmetal_abi.h
 # Strict IEEE arithmetic: no contraction, half and bfloat rounded after every operation, as Metal's safe math does.
 # Type punning through pointers is common in Metal, so no strict aliasing. _Float16 needs F16C; every x86-64-v3 has it.
 LANGUAGE_FLAGS = (
-    "-x", "c++", "-std=c++17", "-nostdinc", "-nostdinc++", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics",
-    "-fno-strict-aliasing", "-fno-math-errno", "-ffp-contract=off", "-march=x86-64-v3", "-fvisibility=hidden", "-fPIC",
-    "-Xclang", "-ffloat16-excess-precision=none", "-Xclang", "-fbfloat16-excess-precision=none",
-    "-gline-tables-only", "-gdwarf-4", "-fno-color-diagnostics", "-ferror-limit=50", "-ftemplate-backtrace-limit=4",
-    "-fdiagnostics-print-source-range-info", "-fno-caret-diagnostics",
+    "-x",
+    "c++",
+    "-std=c++17",
+    "-nostdinc",
+    "-nostdinc++",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-threadsafe-statics",
+    "-fno-strict-aliasing",
+    "-fno-math-errno",
+    "-ffp-contract=off",
+    "-march=x86-64-v3",
+    "-fvisibility=hidden",
+    "-fPIC",
+    "-Xclang",
+    "-ffloat16-excess-precision=none",
+    "-Xclang",
+    "-fbfloat16-excess-precision=none",
+    "-gline-tables-only",
+    "-gdwarf-4",
+    "-fno-color-diagnostics",
+    "-ferror-limit=50",
+    "-ftemplate-backtrace-limit=4",
+    "-fdiagnostics-print-source-range-info",
+    "-fno-caret-diagnostics",
 )
-WARNING_FLAGS = ("-Wno-everything", "-Werror=return-type", "-Werror=array-bounds", "-Werror=unknown-attributes", "-Werror=ignored-attributes")
+WARNING_FLAGS = (
+    "-Wno-everything",
+    "-Werror=return-type",
+    "-Werror=array-bounds",
+    "-Werror=unknown-attributes",
+    "-Werror=ignored-attributes",
+)
 IR_FLAGS = ("-O2", "-Xclang", "-disable-llvm-passes", "-fsanitize=kernel-address")
 
 # Every access becomes a call (__asan_load4_noabort ...), in the order in which the optimised code makes them; copies of
 # structures become __asan_memcpy (the prefix, which the kernel mode leaves out of its own accord).
 CHECK_FLAGS = (
-    "-fsanitize=kernel-address", "-fno-vectorize", "-fno-slp-vectorize", "-mllvm", "-asan-instrumentation-with-call-threshold=0",
-    "-mllvm", "-asan-stack=0", "-mllvm", "-asan-globals=1", "-mllvm", "-asan-opt=0",
-    "-mllvm", "-asan-kernel-mem-intrinsic-prefix=1",
+    "-fsanitize=kernel-address",
+    "-fno-vectorize",
+    "-fno-slp-vectorize",
+    "-mllvm",
+    "-asan-instrumentation-with-call-threshold=0",
+    "-mllvm",
+    "-asan-stack=0",
+    "-mllvm",
+    "-asan-globals=1",
+    "-mllvm",
+    "-asan-opt=0",
+    "-mllvm",
+    "-asan-kernel-mem-intrinsic-prefix=1",
 )
 
 
@@ -70,13 +107,29 @@ def cache_directory() -> Path:
 def run(*arguments, text: str | None = None, folder: Path | None = None) -> subprocess.CompletedProcess:
     """Run a tool of the wheel (`clang`, `ld.lld`) with `text` on its standard input, in `folder`."""
     environment = dict(os.environ, LC_ALL="C")
-    return subprocess.run([zig(), *map(str, arguments)], input=text, capture_output=True, text=True, env=environment, check=False,
-                          cwd=folder)
+    return subprocess.run(
+        [zig(), *map(str, arguments)],
+        input=text,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        cwd=folder,
+    )
 
 
 def preprocess(source: str) -> subprocess.CompletedProcess:
     flags = ("-E", "-x", "c++", "-std=c++17", "-nostdinc", "-nostdinc++", "-undef", "-w", "-fno-color-diagnostics")
-    return run("clang", *flags, "-I", INCLUDE / "metal", "-include", INCLUDE / "preprocess.h", "-", text=f'# 1 "program_source"\n{source}\n')
+    return run(
+        "clang",
+        *flags,
+        "-I",
+        INCLUDE / "metal",
+        "-include",
+        INCLUDE / "preprocess.h",
+        "-",
+        text=f'# 1 "program_source"\n{source}\n',
+    )
 
 
 def library_header(name: str) -> Path:
@@ -88,7 +141,23 @@ def library_header(name: str) -> Path:
         handle, temporary = tempfile.mkstemp(dir=target.parent, suffix=".tmp")
         os.close(handle)
         flags = [flag for flag in LANGUAGE_FLAGS if flag not in ("-x", "c++")]
-        made = run("clang", "-x", "c++-header", *flags, *IR_FLAGS, "-w", "-I", INCLUDE, "-I", INCLUDE / "abi", "-I", RUNTIME, header, "-o", temporary)
+        made = run(
+            "clang",
+            "-x",
+            "c++-header",
+            *flags,
+            *IR_FLAGS,
+            "-w",
+            "-I",
+            INCLUDE,
+            "-I",
+            INCLUDE / "abi",
+            "-I",
+            RUNTIME,
+            header,
+            "-o",
+            temporary,
+        )
         if made.returncode:
             Path(temporary).unlink(missing_ok=True)
             raise ToolchainError(f"the metal library headers do not compile:\n{made.stderr}")
@@ -113,8 +182,18 @@ def to_ir(text: str, folder: Path) -> subprocess.CompletedProcess:
 
 def syntax_tree(folder: Path) -> subprocess.CompletedProcess:
     """The AST of the user's own declarations (namespace msl_user), as text."""
-    return run("clang", *_front_flags(), "-w", "-fsyntax-only", "-Xclang", "-ast-dump", "-Xclang", "-ast-dump-filter=msl_user",
-               SOURCE_FILE, folder=folder)
+    return run(
+        "clang",
+        *_front_flags(),
+        "-w",
+        "-fsyntax-only",
+        "-Xclang",
+        "-ast-dump",
+        "-Xclang",
+        "-ast-dump-filter=msl_user",
+        SOURCE_FILE,
+        folder=folder,
+    )
 
 
 def to_shared_object(ir: str, folder: Path, checked: bool) -> Path:
@@ -124,7 +203,18 @@ def to_shared_object(ir: str, folder: Path, checked: bool) -> Path:
     made = run("clang", *flags, *(CHECK_FLAGS if checked else ()), "-c", IR_FILE, "-o", OBJECT_FILE, folder=folder)
     if made.returncode:
         raise ToolchainError(f"clang refuses the intermediate code:\n{made.stderr}")
-    linked = run("ld.lld", "-shared", "-nostdlib", "--hash-style=gnu", "-z", "nognustack", OBJECT_FILE, "-o", LIBRARY_FILE, folder=folder)
+    linked = run(
+        "ld.lld",
+        "-shared",
+        "-nostdlib",
+        "--hash-style=gnu",
+        "-z",
+        "nognustack",
+        OBJECT_FILE,
+        "-o",
+        LIBRARY_FILE,
+        folder=folder,
+    )
     if linked.returncode:
         raise ToolchainError(f"the linker refuses the compiled code:\n{linked.stderr}")
     return folder / LIBRARY_FILE

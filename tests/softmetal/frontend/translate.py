@@ -3,6 +3,7 @@
 Nothing here understands C++ types; the pass moves words about, keeps every line where it was, and leaves judging to the
 compiler wherever the compiler can judge.
 """
+
 from .diagnostics import CompileError, message
 from .kernels import (
     Entry,
@@ -156,7 +157,11 @@ class Translation:
             raise CompileError(message(name.line, f"kernel '{name.text}' must have void return type"))
         host = attributes.get("host_name")
         definition = KernelDefinition(
-            name.text, name.line, read_parameters(parameters), is_template, attributes.get("max_total_threads_per_threadgroup"),
+            name.text,
+            name.line,
+            read_parameters(parameters),
+            is_template,
+            attributes.get("max_total_threads_per_threadgroup"),
             string_value(host, lines["host_name"]) if host is not None else None,
         )
         self._kernels.setdefault(name.text, []).append(definition)
@@ -179,7 +184,14 @@ class Translation:
         if not by_decltype and words[0].text != "void":
             raise CompileError(message(line, "an instantiated kernel must have void return type"))
         name = words[closing(words, 1) + 1 :] if by_decltype else words[1:]
-        base = next((t.text for i, t in enumerate(name) if t.kind == "word" and (i + 1 == len(name) or name[i + 1].text != "::")), "")
+        base = next(
+            (
+                t.text
+                for i, t in enumerate(name)
+                if t.kind == "word" and (i + 1 == len(name) or name[i + 1].text != "::")
+            ),
+            "",
+        )
         candidates = self._kernels.get(base, [])
         if not candidates:
             raise CompileError(message(line, f"explicit instantiation of '{base}': no kernel template has that name"))
@@ -229,9 +241,16 @@ class Translation:
         text = []
         for declarator in [first, *pieces[1:]]:
             if any(t.text in ("=", "{") for t in declarator):
-                raise CompileError(message(declarator[0].line, f"variable '{declarator[0].text}' in the threadgroup address space cannot have an initializer"))
+                raise CompileError(
+                    message(
+                        declarator[0].line,
+                        f"variable '{declarator[0].text}' in the threadgroup address space cannot have an initializer",
+                    )
+                )
             variable = declarator[0].text
-            text.append(f"typedef {rewritten(kind)} {variable}__t {rewritten(declarator[1:])}; MSL_THREADGROUP({variable}__t, {variable})")
+            text.append(
+                f"typedef {rewritten(kind)} {variable}__t {rewritten(declarator[1:])}; MSL_THREADGROUP({variable}__t, {variable})"
+            )
         for token in tokens:
             token.erase()
         tokens[0].out = "; ".join(text)

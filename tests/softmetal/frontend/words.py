@@ -1,9 +1,23 @@
 """Single words that mean something else to C++: literals, conversions written as calls, static_cast."""
+
 from .lexer import SOURCE_NAME, Token, closing_angle
 
 _SCALARS = ("bool", "char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "half", "bfloat", "float")
 _VECTORS = {f"{prefix}{scalar}{n}" for scalar in _SCALARS for n in (2, 3, 4) for prefix in ("", "packed_")}
-_NEVER_A_CALL = {"operator", ".", "->", "~", "struct", "class", "typename", "using", "enum", "union", "namespace", "template"}
+_NEVER_A_CALL = {
+    "operator",
+    ".",
+    "->",
+    "~",
+    "struct",
+    "class",
+    "typename",
+    "using",
+    "enum",
+    "union",
+    "namespace",
+    "template",
+}
 
 
 def cast_words(tokens: list[Token]) -> tuple[set[str], set[str]]:
@@ -17,7 +31,11 @@ def cast_words(tokens: list[Token]) -> tuple[set[str], set[str]]:
         following = tokens[index + 1]
         if token.file != SOURCE_NAME or following.kind != "word":
             continue
-        if token.text in ("typename", "class") and tokens[index - 1].text in ("<", ",") and tokens[index + 2].text in (",", ">", "="):
+        if (
+            token.text in ("typename", "class")
+            and tokens[index - 1].text in ("<", ",")
+            and tokens[index + 2].text in (",", ">", "=")
+        ):
             names.add(following.text)
         elif token.text == "using" and tokens[index + 2].text == "=":
             (templates if index and tokens[index - 1].text == ">" else names).add(following.text)

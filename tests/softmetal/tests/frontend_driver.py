@@ -1,21 +1,35 @@
 """Runs one compiled kernel on numpy arrays through the runtime's C interface: what the front end's tests need, and no more."""
+
 import ctypes
 import functools
 
 import numpy as np
-
 from softmetal import frontend, runtime
 
 
 class _Binding(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("size", ctypes.c_uint64), ("name", ctypes.c_char_p), ("index", ctypes.c_uint32),
-                ("element_size", ctypes.c_uint32), ("flags", ctypes.c_uint32)]
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("size", ctypes.c_uint64),
+        ("name", ctypes.c_char_p),
+        ("index", ctypes.c_uint32),
+        ("element_size", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+    ]
 
 
 class _Launch(ctypes.Structure):
-    _fields_ = [("entry", ctypes.c_void_p), ("kernel", ctypes.c_char_p), ("bindings", ctypes.POINTER(_Binding)),
-                ("binding_count", ctypes.c_uint32), ("threads", ctypes.c_uint32 * 3), ("group_size", ctypes.c_uint32 * 3),
-                ("flags", ctypes.c_uint32), ("seed", ctypes.c_uint64), ("watchdog_seconds", ctypes.c_double)]
+    _fields_ = [
+        ("entry", ctypes.c_void_p),
+        ("kernel", ctypes.c_char_p),
+        ("bindings", ctypes.POINTER(_Binding)),
+        ("binding_count", ctypes.c_uint32),
+        ("threads", ctypes.c_uint32 * 3),
+        ("group_size", ctypes.c_uint32 * 3),
+        ("flags", ctypes.c_uint32),
+        ("seed", ctypes.c_uint64),
+        ("watchdog_seconds", ctypes.c_double),
+    ]
 
 
 @functools.cache
@@ -45,10 +59,18 @@ def run(source: str, kernel: str, *arrays: np.ndarray, threads, group_size=32, c
         ctypes.memmove(block, array.ctypes.data, array.nbytes)
         rt.smr_mark_written(ctypes.c_void_p(block), ctypes.c_size_t(array.nbytes))
         argument = names[index]
-        bindings[index] = _Binding(block, array.nbytes, argument.name.encode(), index, argument.element_size,
-                                   1 if argument.address_space == "constant" else 0)
+        bindings[index] = _Binding(
+            block,
+            array.nbytes,
+            argument.name.encode(),
+            index,
+            argument.element_size,
+            1 if argument.address_space == "constant" else 0,
+        )
     entry = ctypes.cast(getattr(_shared_object(library.path), found.symbol), ctypes.c_void_p)
-    launch = _Launch(entry, kernel.encode(), bindings, len(arrays), dims(threads), dims(group_size), int(checked), 1, 20.0)
+    launch = _Launch(
+        entry, kernel.encode(), bindings, len(arrays), dims(threads), dims(group_size), int(checked), 1, 20.0
+    )
     report = ctypes.create_string_buffer(4096)
     verdict = rt.smr_launch(ctypes.byref(launch), report)
     for array, block in zip(arrays, blocks, strict=True):

@@ -1,17 +1,19 @@
 """What a Library says about its kernels, where it is kept, and the command line."""
+
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
 from softmetal import frontend
 from softmetal.frontend import CompileError, cache, compile, toolchain
 from softmetal.frontend.__main__ import main
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
-SOURCE = HEAD + """
+SOURCE = (
+    HEAD
+    + """
 struct Params { int64_t sizes[4]; float scale; };
 template <typename T>
 [[kernel]] void scale(const device T* x [[buffer(3)]], device T* y [[buffer(1)]], constant Params& p [[buffer(0)]],
@@ -25,6 +27,7 @@ template [[host_name("scale_half")]] [[kernel]] decltype(scale<half>) scale<half
 template [[host_name("scale_float")]] [[kernel]] decltype(scale<float>) scale<float>;
 [[max_total_threads_per_threadgroup(128)]] kernel void plain(device void* x, uint i [[thread_position_in_grid]]) {}
 """
+)
 
 
 @pytest.fixture
@@ -46,7 +49,10 @@ def test_reflection():
     assert kernel.threadgroup_bytes == 80 + 16  # 66 bytes and 4 bytes, each rounded up to 16
     assert library.kernels["scale_float"].threadgroup_bytes == 144 + 16
     assert library.kernels["plain"].max_total_threads == 128
-    rows = [(a.index, a.name, a.type, a.address_space, a.is_reference, a.const, a.element_size, a.alignment) for a in kernel.arguments]
+    rows = [
+        (a.index, a.name, a.type, a.address_space, a.is_reference, a.const, a.element_size, a.alignment)
+        for a in kernel.arguments
+    ]
     assert rows == [
         (0, "p", "constant Params &", "constant", True, True, 40, 8),
         (1, "y", "device half *", "device", False, False, 2, 2),
@@ -60,7 +66,9 @@ def test_reflection():
 
 def test_open_symbols_are_the_runtimes():
     # exp and its kin come from libm, which is in the process.
-    data = compile(HEAD + "kernel void f(device float* x) { x[0] = exp(x[1]); threadgroup_barrier(mem_flags::mem_device); }").path.read_bytes()
+    data = compile(
+        HEAD + "kernel void f(device float* x) { x[0] = exp(x[1]); threadgroup_barrier(mem_flags::mem_device); }"
+    ).path.read_bytes()
     for name in (b"__asan_load4_noabort", b"__asan_store4_noabort", b"msl_rt_threadgroup_barrier", b"expf"):
         assert name in data
     unchecked = compile(HEAD + "kernel void f(device float* x) { x[0] = exp(x[1]); }", checked=False).path.read_bytes()
@@ -111,7 +119,10 @@ def test_a_damaged_shared_object_is_rebuilt(own_cache, damage):
     assert again.path.read_bytes() == good or cache.load(cache.key(SOURCE, True)) == again
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"file": "../x", "digest": 1}', '{"file": 3}', '{"file": "x.so", "digest": "0", "library": {}}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"file": "../x", "digest": 1}', '{"file": 3}', '{"file": "x.so", "digest": "0", "library": {}}'],
+)
 def test_a_damaged_index_is_rebuilt(own_cache, text):
     library = compile(SOURCE)
     index = own_cache / f"{cache.key(SOURCE, True)}.json"
@@ -124,7 +135,10 @@ def test_a_damaged_index_is_rebuilt(own_cache, text):
 def test_two_processes_at_once(own_cache):
     program = "import sys; sys.path.insert(0, sys.argv[1]); from softmetal import frontend; print(sorted(frontend.compile(sys.argv[2]).kernels))"
     tests = str(Path(frontend.__file__).resolve().parents[2])
-    running = [subprocess.Popen([sys.executable, "-c", program, tests, SOURCE], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    running = [
+        subprocess.Popen([sys.executable, "-c", program, tests, SOURCE], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
     outputs = [process.communicate(timeout=120)[0] for process in running]
     assert outputs == ["['plain', 'scale_float', 'scale_half']\n"] * 2
     assert not list(own_cache.glob("*.tmp"))
@@ -144,19 +158,32 @@ def test_command_line(tmp_path, capsys):
 def test_errors_quote_the_users_line():
     with pytest.raises(CompileError) as caught:
         compile(HEAD + "\n\nkernel void f(device float* x) {\n  x[0] = undefined_name;\n}\n")
-    assert str(caught.value) == "program_source:6:10: error: use of undeclared identifier 'undefined_name'\n    x[0] = undefined_name;"
+    assert (
+        str(caught.value)
+        == "program_source:6:10: error: use of undeclared identifier 'undefined_name'\n    x[0] = undefined_name;"
+    )
 
 
 def test_lines_through_macros_and_comments():
-    source = HEAD + "/* a\n   comment */\n#define BAD(x) \\\n  x = undefined_name\n\nkernel void f(device float* x) {\n  BAD(x[0]);\n}\n"
+    source = (
+        HEAD
+        + "/* a\n   comment */\n#define BAD(x) \\\n  x = undefined_name\n\nkernel void f(device float* x) {\n  BAD(x[0]);\n}\n"
+    )
     with pytest.raises(CompileError, match=r"^program_source:9:"):
         compile(source)
 
 
 def test_an_error_in_a_template_names_the_instantiation():
-    source = HEAD + "template <typename T> [[kernel]] void g(device T* x) {\n  x[0] = x[0] % 2;\n}\n" + (
-        'template [[host_name("g_f")]] [[kernel]] decltype(g<float>) g<float>;\n')
+    source = (
+        HEAD
+        + "template <typename T> [[kernel]] void g(device T* x) {\n  x[0] = x[0] % 2;\n}\n"
+        + ('template [[host_name("g_f")]] [[kernel]] decltype(g<float>) g<float>;\n')
+    )
     with pytest.raises(CompileError) as caught:
         compile(source)
-    assert str(caught.value).startswith("program_source:4:15: error: invalid operands to binary expression ('device float' and 'int')")
-    assert "program_source:6:" in str(caught.value) and "in instantiation of function template specialization 'g<float>'" in str(caught.value)
+    assert str(caught.value).startswith(
+        "program_source:4:15: error: invalid operands to binary expression ('device float' and 'int')"
+    )
+    assert "program_source:6:" in str(
+        caught.value
+    ) and "in instantiation of function template specialization 'g<float>'" in str(caught.value)

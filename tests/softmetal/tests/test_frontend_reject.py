@@ -1,6 +1,6 @@
 """What Metal refuses is refused, at the right line, in words that say what is wrong."""
-import pytest
 
+import pytest
 from softmetal.frontend import CompileError, compile
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
@@ -23,17 +23,52 @@ TYPES = [
     ("double by macro", "#define D double\n" + in_body("D y = 1.0;"), 5, "'double' is not supported in Metal"),
     ("double vector", in_body("double2 y;"), 4, "use of undeclared identifier 'double2'"),
     ("float to bfloat", in_body("bfloat y = x[i];"), 4, "implicit conversion from 'float' to 'bfloat'"),
-    ("bfloat to float", in_body("bfloat y = bfloat(x[i]); x[i] = y;"), 4, "implicit conversion from 'bfloat' to 'float'"),
+    (
+        "bfloat to float",
+        in_body("bfloat y = bfloat(x[i]); x[i] = y;"),
+        4,
+        "implicit conversion from 'bfloat' to 'float'",
+    ),
     ("half to bfloat", in_body("half h = 1.0h; bfloat y = h;"), 4, "'half'"),
     ("bfloat to half", in_body("bfloat y = bfloat(1.0f); half h = y;"), 4, "'bfloat'"),
-    ("bfloat argument", HEAD + "float g(float v) { return v; }\nkernel void f(device bfloat* x) {\nx[0] = bfloat(g(x[1]));\n}\n", 5, "implicit conversion from 'bfloat' to 'float'"),
-    ("bfloat compound", HEAD + "kernel void f(device bfloat* x) {\nx[0] += 2.0f;\n}\n", 4, "implicit conversion from 'float' to 'bfloat'"),
-    ("bfloat mixed", HEAD + "kernel void f(device bfloat* x, device float* y) {\ny[0] = x[0] * y[1];\n}\n", 4, "implicit conversion from 'bfloat' to 'float'"),
-    ("bfloat in a template", HEAD + "template <typename T> [[kernel]] void f(device T* x) {\nfloat v = x[0];\nx[0] = T(v);\n}\n"
-     'template [[host_name("f_b")]] [[kernel]] decltype(f<bfloat>) f<bfloat>;\n', 4, "implicit conversion from 'bfloat' to 'float'"),
-    ("bfloat return", HEAD + "float g(bfloat v) {\nreturn v;\n}\nkernel void f(device float* x) { x[0] = g(bfloat(1.0f)); }\n", 4, "implicit conversion from 'bfloat' to 'float'"),
+    (
+        "bfloat argument",
+        HEAD + "float g(float v) { return v; }\nkernel void f(device bfloat* x) {\nx[0] = bfloat(g(x[1]));\n}\n",
+        5,
+        "implicit conversion from 'bfloat' to 'float'",
+    ),
+    (
+        "bfloat compound",
+        HEAD + "kernel void f(device bfloat* x) {\nx[0] += 2.0f;\n}\n",
+        4,
+        "implicit conversion from 'float' to 'bfloat'",
+    ),
+    (
+        "bfloat mixed",
+        HEAD + "kernel void f(device bfloat* x, device float* y) {\ny[0] = x[0] * y[1];\n}\n",
+        4,
+        "implicit conversion from 'bfloat' to 'float'",
+    ),
+    (
+        "bfloat in a template",
+        HEAD + "template <typename T> [[kernel]] void f(device T* x) {\nfloat v = x[0];\nx[0] = T(v);\n}\n"
+        'template [[host_name("f_b")]] [[kernel]] decltype(f<bfloat>) f<bfloat>;\n',
+        4,
+        "implicit conversion from 'bfloat' to 'float'",
+    ),
+    (
+        "bfloat return",
+        HEAD + "float g(bfloat v) {\nreturn v;\n}\nkernel void f(device float* x) { x[0] = g(bfloat(1.0f)); }\n",
+        4,
+        "implicit conversion from 'bfloat' to 'float'",
+    ),
     ("math on bfloat", HEAD + "kernel void f(device bfloat* x) {\nx[0] = bfloat(exp(x[1]));\n}\n", 4, "bfloat"),
-    ("vectors of other elements", in_body("int4 a = int4(1); float4 b = a;"), 4, "cannot initialize a variable of type"),
+    (
+        "vectors of other elements",
+        in_body("int4 a = int4(1); float4 b = a;"),
+        4,
+        "cannot initialize a variable of type",
+    ),
     ("vector cast by bits", in_body("int4 a = int4(1); float4 b = (float4)a;"), 4, "reinterpret the bits"),
     ("too many elements", in_body("float4 v = float4(1, 2, 3, 4, 5);"), 4, "as many elements"),
     ("simd_sum of bool", in_body("bool b = simd_sum(true);"), 4, "no matching function for call to 'simd_sum'"),
@@ -43,28 +78,94 @@ TYPES = [
 ]
 
 SPACES = [
-    ("pointer without space", HEAD + "float g(float* p) { return *p; }\n", 3, "pointer type must have explicit address space qualifier"),
-    ("reference without space", HEAD + "void g(float& p) { p = 1; }\n", 3, "reference type must have explicit address space qualifier"),
-    ("template pointer without space", HEAD + "template <typename T> T g(const T* p) { return *p; }\n", 3, "pointer type must have explicit address space qualifier"),
-    ("local pointer without space", in_body("float y = 1; float* p = &y;"), 4, "pointer type must have explicit address space qualifier"),
-    ("member pointer without space", HEAD + "struct S {\nfloat* p;\n};\n", 4, "pointer type must have explicit address space qualifier"),
-    ("device to threadgroup", in_body("threadgroup float* p = x;"), 4, "cannot initialize a variable of type 'threadgroup float *' with an lvalue of type 'device float *'"),
+    (
+        "pointer without space",
+        HEAD + "float g(float* p) { return *p; }\n",
+        3,
+        "pointer type must have explicit address space qualifier",
+    ),
+    (
+        "reference without space",
+        HEAD + "void g(float& p) { p = 1; }\n",
+        3,
+        "reference type must have explicit address space qualifier",
+    ),
+    (
+        "template pointer without space",
+        HEAD + "template <typename T> T g(const T* p) { return *p; }\n",
+        3,
+        "pointer type must have explicit address space qualifier",
+    ),
+    (
+        "local pointer without space",
+        in_body("float y = 1; float* p = &y;"),
+        4,
+        "pointer type must have explicit address space qualifier",
+    ),
+    (
+        "member pointer without space",
+        HEAD + "struct S {\nfloat* p;\n};\n",
+        4,
+        "pointer type must have explicit address space qualifier",
+    ),
+    (
+        "device to threadgroup",
+        in_body("threadgroup float* p = x;"),
+        4,
+        "cannot initialize a variable of type 'threadgroup float *' with an lvalue of type 'device float *'",
+    ),
     ("device to thread", in_body("thread float* p = x;"), 4, "cannot initialize a variable"),
     ("cast between spaces", in_body("threadgroup float* p = (threadgroup float*)x;"), 4, "address space"),
-    ("wrong space of argument", HEAD + "float g(constant float* p) { return p[0]; }\nkernel void f(device float* x) {\nx[0] = g(x);\n}\n", 5, "no matching function for call to 'g'"),
-    ("write to constant", HEAD + "kernel void f(constant float* x) {\nx[0] = 1;\n}\n", 4, "read-only variable is not assignable"),
+    (
+        "wrong space of argument",
+        HEAD + "float g(constant float* p) { return p[0]; }\nkernel void f(device float* x) {\nx[0] = g(x);\n}\n",
+        5,
+        "no matching function for call to 'g'",
+    ),
+    (
+        "write to constant",
+        HEAD + "kernel void f(constant float* x) {\nx[0] = 1;\n}\n",
+        4,
+        "read-only variable is not assignable",
+    ),
     ("global without space", HEAD + "float table[2] = {1, 2};\n", 3, "must reside in constant address space"),
     ("constexpr global without space", HEAD + "constexpr int n = 2;\n", 3, "must reside in constant address space"),
     ("global not initialised", HEAD + "constant float table[2];\n", 3, "must be initialized"),
-    ("threadgroup at program scope", HEAD + "threadgroup float s[2];\n", 3, "may only be declared in a kernel function"),
-    ("threadgroup in a function", HEAD + "void g() {\nthreadgroup float s[2];\n}\n", 4, "may only be declared in a kernel function"),
+    (
+        "threadgroup at program scope",
+        HEAD + "threadgroup float s[2];\n",
+        3,
+        "may only be declared in a kernel function",
+    ),
+    (
+        "threadgroup in a function",
+        HEAD + "void g() {\nthreadgroup float s[2];\n}\n",
+        4,
+        "may only be declared in a kernel function",
+    ),
     ("threadgroup initialised", in_body("threadgroup float s[2] = {1, 2};"), 4, "cannot have an initializer"),
     ("constant in a function", in_body("constant float s = 2;"), 4, "must be declared at program scope"),
-    ("reinterpret_cast between spaces", in_body("threadgroup float* p = reinterpret_cast<threadgroup float*>(x);"), 4, "is not allowed"),
+    (
+        "reinterpret_cast between spaces",
+        in_body("threadgroup float* p = reinterpret_cast<threadgroup float*>(x);"),
+        4,
+        "is not allowed",
+    ),
     ("device variable", in_body("device float s;"), 4, "address space"),
-    ("33 KiB", HEAD + "kernel void f(device float* x) {\nthreadgroup float s[8448]; s[0] = x[0];\n}\n", 3, "exceeds the maximum threadgroup memory allowed (32768)"),
-    ("33 KiB in two", HEAD + "template <int N> [[kernel]] void f(device float* x) {\nthreadgroup float s[N]; threadgroup half t[N]; s[0] = x[0]; t[0] = 1;\n}\n"
-     'template [[host_name("big")]] [[kernel]] decltype(f<5632>) f<5632>;\n', 3, "threadgroup memory size (33792)"),
+    (
+        "33 KiB",
+        HEAD + "kernel void f(device float* x) {\nthreadgroup float s[8448]; s[0] = x[0];\n}\n",
+        3,
+        "exceeds the maximum threadgroup memory allowed (32768)",
+    ),
+    (
+        "33 KiB in two",
+        HEAD
+        + "template <int N> [[kernel]] void f(device float* x) {\nthreadgroup float s[N]; threadgroup half t[N]; s[0] = x[0]; t[0] = 1;\n}\n"
+        'template [[host_name("big")]] [[kernel]] decltype(f<5632>) f<5632>;\n',
+        3,
+        "threadgroup memory size (33792)",
+    ),
 ]
 
 KERNELS = [
@@ -74,22 +175,52 @@ KERNELS = [
     ("int3 position", kernel("device float* x, int3 i [[thread_position_in_grid]]"), 3, "must be uint or ushort"),
     ("uint4 position", kernel("device float* x, uint4 i [[thread_position_in_grid]]"), 3, "must be uint or ushort"),
     ("vector index", kernel("device float* x, uint2 i [[thread_index_in_simdgroup]]"), 3, "must be uint or ushort"),
-    ("pointer position", kernel("device float* x, device uint* i [[thread_position_in_grid]]"), 3, "invalid type for 'thread_position_in_grid'"),
+    (
+        "pointer position",
+        kernel("device float* x, device uint* i [[thread_position_in_grid]]"),
+        3,
+        "invalid type for 'thread_position_in_grid'",
+    ),
     ("no attribute", kernel("device float* x, uint i"), 3, "needs an attribute"),
     ("float argument", kernel("device float* x, float a"), 3, "needs an attribute"),
     ("buffer by value", kernel("device float x"), 3, "a buffer is a pointer or a reference"),
     ("thread pointer", kernel("thread float* x [[buffer(0)]]"), 3, "must be in the device or constant address space"),
     ("plain pointer", kernel("float* x [[buffer(0)]]"), 3, "must be in the device or constant address space"),
-    ("same index twice", kernel("device float* x [[buffer(1)]], device float* y [[buffer(1)]]"), 3, "cannot reserve 'buffer' resource location at index 1"),
+    (
+        "same index twice",
+        kernel("device float* x [[buffer(1)]], device float* y [[buffer(1)]]"),
+        3,
+        "cannot reserve 'buffer' resource location at index 1",
+    ),
     ("index 31", kernel("device float* x [[buffer(31)]]"), 3, "must be between 0 and 30"),
     ("32 buffers", kernel(", ".join(f"device float* x{i}" for i in range(32))), 3, "at most 31 buffers"),
-    ("threadgroup argument", kernel("device float* x, threadgroup float* s [[threadgroup(0)]]"), 3, "threadgroup memory as a kernel argument"),
+    (
+        "threadgroup argument",
+        kernel("device float* x, threadgroup float* s [[threadgroup(0)]]"),
+        3,
+        "threadgroup memory as a kernel argument",
+    ),
     ("unknown attribute", kernel("device float* x [[bufer(0)]]"), 3, "unknown attribute 'bufer'"),
     ("unknown kernel attribute", HEAD + "[[kernel, fast]] void f(device float* x) {}\n", 3, "unknown attribute 'fast'"),
-    ("unknown statement attribute", in_body("[[unrol]] for (int k = 0; k < 2; ++k) x[k] = 1;"), 4, "unknown attribute 'unrol'"),
-    ("instantiation of nothing", HEAD + 'template [[host_name("g")]] [[kernel]] decltype(g<float>) g<float>;\n', 3, "no kernel template has that name"),
-    ("the same name twice", HEAD + "template <typename T> [[kernel]] void f(device T* x) {}\n"
-     'template [[host_name("a")]] [[kernel]] decltype(f<float>) f<float>;\ntemplate [[host_name("a")]] [[kernel]] decltype(f<half>) f<half>;\n', 5, "two kernels have the name 'a'"),
+    (
+        "unknown statement attribute",
+        in_body("[[unrol]] for (int k = 0; k < 2; ++k) x[k] = 1;"),
+        4,
+        "unknown attribute 'unrol'",
+    ),
+    (
+        "instantiation of nothing",
+        HEAD + 'template [[host_name("g")]] [[kernel]] decltype(g<float>) g<float>;\n',
+        3,
+        "no kernel template has that name",
+    ),
+    (
+        "the same name twice",
+        HEAD + "template <typename T> [[kernel]] void f(device T* x) {}\n"
+        'template [[host_name("a")]] [[kernel]] decltype(f<float>) f<float>;\ntemplate [[host_name("a")]] [[kernel]] decltype(f<half>) f<half>;\n',
+        5,
+        "two kernels have the name 'a'",
+    ),
     ("kernel as member", HEAD + "struct S {\nkernel void f(device float* x) {}\n};\n", 4, "must not be a member"),
 ]
 
@@ -112,19 +243,46 @@ LANGUAGE = [
     ("lambda", in_body("auto g = [&](float v) { return v; };"), 4, "lambda"),
     ("function pointer", in_body("float (*g)(float) = nullptr;"), 4, "function pointers"),
     ("asm", in_body('asm("nop");'), 4, "inline assembly"),
-    ("recursion", HEAD + "int g(int n) { return n < 2 ? n : g(n - 1); }\nkernel void f(device int* x) {\nx[0] = g(x[0]);\n}\n", 4, "recursive"),
-    ("mutual recursion", HEAD + "int h(int n);\nint g(int n) { return n < 2 ? n : h(n - 1); }\nint h(int n) { return g(n - 1); }\n"
-     "kernel void f(device int* x) { x[0] = g(x[0]); }\n", 6, "recursive"),
+    (
+        "recursion",
+        HEAD + "int g(int n) { return n < 2 ? n : g(n - 1); }\nkernel void f(device int* x) {\nx[0] = g(x[0]);\n}\n",
+        4,
+        "recursive",
+    ),
+    (
+        "mutual recursion",
+        HEAD + "int h(int n);\nint g(int n) { return n < 2 ? n : h(n - 1); }\nint h(int n) { return g(n - 1); }\n"
+        "kernel void f(device int* x) { x[0] = g(x[0]); }\n",
+        6,
+        "recursive",
+    ),
     ("undeclared", in_body("x[i] = y;"), 4, "use of undeclared identifier 'y'"),
     ("syntax", in_body("x[i] = ;"), 4, "expected expression"),
-    ("missing return", HEAD + "float g(float v) {\n}\nkernel void f(device float* x) { x[0] = g(1); }\n", 4, "does not return a value"),
+    (
+        "missing return",
+        HEAD + "float g(float v) {\n}\nkernel void f(device float* x) { x[0] = g(1); }\n",
+        4,
+        "does not return a value",
+    ),
     ("unclosed brace", HEAD + "kernel void f(device float* x) {\n", 3, "is not closed"),
-    ("undefined function", HEAD + "float g(float v);\nkernel void f(device float* x) { x[0] = g(1); }\n", 4, "undefined"),
-    ("past a constant array", HEAD + "constant float t[3] = {1, 2, 3};\nkernel void f(device float* x) {\nx[0] = t[3];\n}\n", 5, "past the end"),
+    (
+        "undefined function",
+        HEAD + "float g(float v);\nkernel void f(device float* x) { x[0] = g(1); }\n",
+        4,
+        "undefined",
+    ),
+    (
+        "past a constant array",
+        HEAD + "constant float t[3] = {1, 2, 3};\nkernel void f(device float* x) {\nx[0] = t[3];\n}\n",
+        5,
+        "past the end",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("source", "line", "words"), [pytest.param(*case[1:], id=case[0]) for case in TYPES + SPACES + KERNELS + LANGUAGE])
+@pytest.mark.parametrize(
+    ("source", "line", "words"), [pytest.param(*case[1:], id=case[0]) for case in TYPES + SPACES + KERNELS + LANGUAGE]
+)
 def test_is_refused(source, line, words):
     with pytest.raises(CompileError) as caught:
         compile(source)
