@@ -36,7 +36,7 @@ def test_every_value_in_every_dtype(padding, faultless_stock):
                 accepted += 1
             else:
                 refused += 1
-    assert accepted > 10 * refused > 0
+    assert accepted > 500 and refused > 100
 
 
 def test_nan_payload_of_the_fill_value(padding):
@@ -82,5 +82,4 @@ def test_crops_to_nothing_are_not_errors(padding, launches):
 def test_dtypes_that_the_cpu_cannot_fill_are_left_to_stock(padding):
     supports = padding.modules.host.supports
     assert not supports(torch.zeros(4, dtype=torch.uint8, device="mps").view(torch.uint4), (1, 1))
-    assert not supports(torch.zeros(4, device="mps").to_sparse(), (1, 1))
-    assert not supports(torch.zeros(4), (1, 1))
+    assert not supports(torch.zeros(4), (1, 1)), "nor tensors of other devices"
