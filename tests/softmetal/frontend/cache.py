@@ -31,7 +31,8 @@ def load(name: str) -> Library | None:
 
 
 def store(name: str, library: Library) -> Library:
-    """Move a built library into the cache; the returned one lives there. The index is written last, so a reader never sees half.
+    """Move a built library into the cache; the returned one lives there. The index is written last,
+    so that a reader never sees half.
 
     The file carries its own digest in its name: a process that has an older file loaded keeps that one untouched.
     """

@@ -68,8 +68,8 @@ def _kernels(entries: list[Entry], module: reflection.Module) -> list[Kernel]:
                 message(
                     entry.definition.line,
                     (
-                        f"kernel '{entry.host_name}': threadgroup memory size ({memory}) exceeds the maximum threadgroup memory "
-                        f"allowed ({MAX_THREADGROUP_BYTES})"
+                        f"kernel '{entry.host_name}': threadgroup memory size ({memory}) exceeds "
+                        f"the maximum threadgroup memory allowed ({MAX_THREADGROUP_BYTES})"
                     ),
                 )
             )

@@ -1,6 +1,7 @@
-"""Implicit conversions that clang makes and Metal refuses: between bfloat and any other type, and between kinds of vectors.
+"""Implicit conversions that clang makes and Metal refuses: from and to bfloat, and between kinds of vectors.
 
-They are read from clang's AST, template instantiations included. The AST comes as text: a tenth of the JSON, and as regular.
+They are read from clang's AST, template instantiations included. It comes as text: a tenth of
+the JSON, and as regular.
 """
 
 import re
@@ -8,7 +9,8 @@ import re
 from .diagnostics import SOURCE_NAME, CompileError, message, metal_types
 
 _NODE = re.compile(
-    r"^[ |`-]*(?P<node>[A-Z]\w+) 0x[0-9a-f]+ (?:(?:prev|parent) 0x[0-9a-f]+ )*<(?P<range>(?:[^<>]|<[^<>]*>)*)>(?P<rest>.*)$"
+    r"^[ |`-]*(?P<node>[A-Z]\w+) 0x[0-9a-f]+ (?:(?:prev|parent) 0x[0-9a-f]+ )*"
+    r"<(?P<range>(?:[^<>]|<[^<>]*>)*)>(?P<rest>.*)$"
 )
 _POSITION = re.compile(
     r"(?: *(?:line:(?P<newline>\d+):\d+|col:\d+|(?P<file>[^<>,:]+):(?P<line>\d+):\d+)|<[^<>]*>[:\d]*)"
@@ -93,7 +95,10 @@ def _problem(source: str, target: str, kind: str) -> str | None:
         return _refused(source, target) if ("bfloat" in source) != ("bfloat" in target) else None
     if not (_VECTOR.fullmatch(source) or _VECTOR.fullmatch(target)):
         return None
-    return f"conversion from '{source}' to '{target}' would reinterpret the bits of a vector: write it as a call, float4(x), or use as_type"
+    return (
+        f"conversion from '{source}' to '{target}' would reinterpret the bits of a vector: "
+        "write it as a call, float4(x), or use as_type"
+    )
 
 
 def _refused(source: str, target: str) -> str:

@@ -1,7 +1,8 @@
-"""Copies of structures out of and into device, constant and threadgroup memory, which Metal has and C++ with address spaces lacks.
+"""Copies of structures out of and into device, constant and threadgroup memory: Metal has them, C++ has not.
 
-clang refuses `S s = p[i];` and `p[i] = s;` for a structure S in another address space, and says exactly where. Those expressions
-become msl::load(p[i]) and msl::store(p[i], s), and the text is compiled again; whatever else clang refuses stays refused.
+clang refuses `S s = p[i];` and `p[i] = s;` for a structure S in another address space, and says exactly where. Those
+expressions become msl::load(p[i]) and msl::store(p[i], s), and the text is compiled again; whatever else clang refuses
+stays refused.
 """
 
 import re
@@ -10,12 +11,14 @@ _DIAGNOSTIC = re.compile(
     r"^[^:\n]+:\d+:\d+:(?:(?P<ranges>(?:\{[\d:-]+\})*):)? (?P<kind>error|note|fatal error|warning): (?P<text>.*)$"
 )
 _RANGE = re.compile(r"\{(\d+):(\d+)-(\d+):(\d+)\}")
-_SPACED = r"'(?:const )?(?:device|threadgroup|constant|const __attribute__\(\(address_space\(4\)\)\)|__attribute__\(\(address_space\(\d\)\)\)) "
+_SPACED = r"'(?:const )?(?:device|threadgroup|constant|(?:const )?__attribute__\(\(address_space\(\d\)\)\)) "
 _IMPLICIT = re.compile(
-    rf"no viable conversion from {_SPACED}|no matching (?:conversion for functional-style cast|constructor for initialization)"
+    rf"no viable conversion from {_SPACED}|"
+    "no matching (?:conversion for functional-style cast|constructor for initialization)"
 )
 _OPERANDS = re.compile(
-    rf"incompatible operand types \(|invalid operands to binary expression \(.*{_SPACED}|cannot convert between vector and non-scalar values"
+    rf"incompatible operand types \(|invalid operands to binary expression \(.*{_SPACED}|"
+    "cannot convert between vector and non-scalar values"
 )
 _BUILT_IN = re.compile(
     rf"{_SPACED}(?:bool|u?char|u?short|u?int|u?long|unsigned \w+|float|half|bfloat|_Float16|__bf16)'"

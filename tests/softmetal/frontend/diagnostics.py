@@ -4,7 +4,8 @@ import re
 
 SOURCE_NAME = "program_source"
 _DIAGNOSTIC = re.compile(
-    r"^(?P<file>[^:\n]+):(?P<line>\d+):(?P<column>\d+):(?:(?:\{[\d:-]+\})*:)? (?P<kind>fatal error|error|note|warning): (?P<text>.*)$"
+    r"^(?P<file>[^:\n]+):(?P<line>\d+):(?P<column>\d+):(?:(?:\{[\d:-]+\})*:)? "
+    r"(?P<kind>fatal error|error|note|warning): (?P<text>.*)$"
 )
 
 

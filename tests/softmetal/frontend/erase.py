@@ -5,7 +5,8 @@ import re
 _SPACE = re.compile(r" addrspace\(\d+\)")
 # Promises that the optimiser would use to move or drop the very accesses that are to be checked.
 _PROMISES = re.compile(
-    r" (?:dereferenceable(?:_or_null)?\(\d+\)|inrange\([^)]*\))|(?<=getelementptr) (?:inbounds|nuw|nusw)(?: (?:nuw|nusw))*"
+    r" (?:dereferenceable(?:_or_null)?\(\d+\)|inrange\([^)]*\))|"
+    r"(?<=getelementptr) (?:inbounds|nuw|nusw)(?: (?:nuw|nusw))*"
 )
 _CONSTANT = re.compile(r"^(@[\w.$]+ = .*?)addrspace\(4\) constant (?=[\[%<{])", re.M)
 

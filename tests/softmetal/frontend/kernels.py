@@ -144,7 +144,8 @@ def read_parameters(tokens: list[Token]) -> list[Parameter]:
                 raise CompileError(
                     message(
                         p.line,
-                        f"cannot reserve 'buffer' resource location at index {index} for '{p.name}': '{used[index].name}' has it",
+                        f"cannot reserve 'buffer' resource location at index {index} for '{p.name}': "
+                        f"'{used[index].name}' has it",
                     )
                 )
             used[index] = p
@@ -162,7 +163,8 @@ def read_parameters(tokens: list[Token]) -> list[Parameter]:
             raise CompileError(
                 message(
                     p.line,
-                    f"threadgroup memory as a kernel argument ('{p.name}') is not supported by the software device: declare a threadgroup array in the kernel body",
+                    f"threadgroup memory as a kernel argument ('{p.name}') is not supported by the "
+                    "software device: declare a threadgroup array in the kernel body",
                 )
             )
         if p.position:
@@ -173,14 +175,16 @@ def read_parameters(tokens: list[Token]) -> list[Parameter]:
             raise CompileError(
                 message(
                     p.line,
-                    f"pointer or reference parameter '{p.name}' of a kernel must be in the device or constant address space",
+                    f"pointer or reference parameter '{p.name}' of a kernel must be in the device or constant "
+                    "address space",
                 )
             )
         if p.space not in ("device", "constant"):
             raise CompileError(
                 message(
                     p.line,
-                    f"invalid kernel parameter '{p.text}': it needs an attribute such as [[thread_position_in_grid]], or to be a device or constant buffer",
+                    f"invalid kernel parameter '{p.text}': it needs an attribute such as "
+                    "[[thread_position_in_grid]], or to be a device or constant buffer",
                 )
             )
         if not (p.is_pointer or p.is_reference):
@@ -197,15 +201,15 @@ def read_parameters(tokens: list[Token]) -> list[Parameter]:
 
 
 def entry_text(entry: Entry, instance: str) -> str:
-    """C++ on one line: the entry function, and tables from which reflection.py reads what the compiler knows of the types."""
+    """C++ on one line: the entry function, and tables from which reflection.py reads what the compiler knows."""
     number, arguments, checks, buffers, names = entry.symbol.rsplit("_", 1)[1], [], [], [], []
     for index, p in enumerate(entry.definition.parameters):
         kind = f"msl::argument<msl_type_{number}, {index}>"
         if p.position:
-            vector = "true" if POSITIONS[p.position] else "false"
+            vector, vectors = ("true", ", or a vector of 2 or 3 of them") if POSITIONS[p.position] else ("false", "")
             checks.append(
-                f"static_assert(msl::is_position<{kind}, {vector}>, \"invalid type of parameter '{p.name}' for attribute "
-                f"'{p.position}': must be uint or ushort{', or a vector of 2 or 3 of them' if POSITIONS[p.position] else ''}\");"
+                f"static_assert(msl::is_position<{kind}, {vector}>, \"invalid type of parameter '{p.name}' for "
+                f"attribute '{p.position}': must be uint or ushort{vectors}\");"
             )
             arguments.append(f"msl::position<{kind}>(MSL_POSITION({p.position}))")
         else:

@@ -1,4 +1,4 @@
-"""Tokens of preprocessed MSL text. Every token keeps the white space before it, so that text is written back line by line."""
+"""Tokens of preprocessed MSL text. Each keeps the white space before it, so that text is written back line by line."""
 
 import re
 from dataclasses import dataclass

@@ -33,7 +33,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Library:
-    """`path` is a shared object to load once the runtime's symbols are in the process; `checked`: memory accesses are reported."""
+    """`path`: a shared object, loadable once the runtime's symbols are in the process. `checked`: it reports accesses."""
 
     path: Path
     kernels: dict[str, Kernel] = field(default_factory=dict)

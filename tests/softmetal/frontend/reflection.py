@@ -9,7 +9,8 @@ _DEFINE = re.compile(r"^define [^@\n]*@(\"[^\"]+\"|[\w.$]+)\(", re.M)
 _CALL = re.compile(r"\b(?:call|invoke) [^@\n]*@(\"[^\"]+\"|[\w.$]+)\(")
 _VARIABLE = re.compile(r"call void @msl_rt_threadgroup_variable\(.*, i64 noundef (\d+), ptr")
 _TABLE = re.compile(
-    r"^@msl_(meta|types|target|name)_(\d+) = [^\n]*? (?:constant|global) (?:\[\d+ x )?(?:i64|ptr|i8)\]? ([^\n]*?), align",
+    r"^@msl_(meta|types|target|name)_(\d+) = [^\n]*? (?:constant|global) "
+    r"(?:\[\d+ x )?(?:i64|ptr|i8)\]? ([^\n]*?), align",
     re.M,
 )
 _STRING = re.compile(r'^@([\w.$]+) = [^\n]*constant \[\d+ x i8\] c"((?:[^"\\]|\\[0-9A-F]{2})*)"', re.M)
@@ -106,5 +107,5 @@ def _unescape(text: str) -> str:
 
 
 def _type_name(pretty: str) -> str:
-    """ "const char *msl::type_name() [T = const __attribute__((address_space(1))) float *]" -> "const device float *"."""
+    """The T in a __PRETTY_FUNCTION__: "const char *msl::type_name() [T = half *]" -> "half *"."""
     return metal_types(pretty[pretty.index("[T = ") + 5 : -1].replace("msl_user::", ""))

@@ -1,4 +1,4 @@
-"""What Metal refuses and C++ does not, as far as it can be seen in the words of the source. (Types are the compiler's to judge.)"""
+"""What Metal refuses and C++ does not, as far as the words of the source show it. Types are the compiler's to judge."""
 
 from .diagnostics import CompileError, message
 from .kernels import ADDRESS_SPACES
@@ -180,7 +180,7 @@ def _statement(tokens: list[Token], start: int) -> list[Token]:
 
 
 def _check_local_pointer(statement: list[Token]) -> None:
-    """`T* p = ...;` and `T& r = ...;` at the start of a statement are declarations; `auto` takes its space from the right side."""
+    """`T* p = ...;` and `T& r = ...;` that start a statement declare; `auto` takes its space from the right side."""
     index, type_words = 0, 0
     while index < len(statement):
         token = statement[index]

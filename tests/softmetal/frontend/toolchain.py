@@ -89,7 +89,7 @@ def version() -> str:
 
 @functools.cache
 def headers_digest() -> str:
-    """A hash of the library headers and of this package's own code: a change of either makes old cache entries stale."""
+    """A hash of the library headers and this package's own code: a change of either makes old cache entries stale."""
     digest = hashlib.sha256()
     for path in sorted([*INCLUDE.rglob("*"), *INCLUDE.parent.glob("*.py"), RUNTIME / "softmetal_abi.h"]):
         if path.is_file():
@@ -165,8 +165,8 @@ def library_header(name: str) -> Path:
     return target
 
 
-# The files of a compilation have fixed names in a folder of its own and are named relative to it: no path gets into the result,
-# so that the same source always gives the same bytes.
+# The files of a compilation have fixed names in a folder of its own and are named relative to it: no path gets into the
+# result, so that the same source always gives the same bytes.
 SOURCE_FILE, IR_FILE, OBJECT_FILE, LIBRARY_FILE = "module.cpp", "module.ll", "module.o", "module.so"
 
 

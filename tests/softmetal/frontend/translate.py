@@ -170,7 +170,7 @@ class Translation:
     # ---- instantiations ----------------------------------------------------------------------------------------------
 
     def _instantiation(self, header: list[Token], namespace: str, stop: int) -> None:
-        """template [[host_name("x")]] [[kernel]] decltype(f<T>) f<T>;  or  template [[host_name("x")]] kernel void f<T>(...);"""
+        """template [[host_name("x")]] [[kernel]] decltype(f<T>) f<T>;  or the same with  kernel void f<T>(...);"""
         line, declaration = header[0].line, header[1:]
         opening = parameter_list(declaration)
         signature = declaration[:opening] if opening >= 0 else declaration
@@ -249,7 +249,8 @@ class Translation:
                 )
             variable = declarator[0].text
             text.append(
-                f"typedef {rewritten(kind)} {variable}__t {rewritten(declarator[1:])}; MSL_THREADGROUP({variable}__t, {variable})"
+                f"typedef {rewritten(kind)} {variable}__t {rewritten(declarator[1:])}; "
+                f"MSL_THREADGROUP({variable}__t, {variable})"
             )
         for token in tokens:
             token.erase()

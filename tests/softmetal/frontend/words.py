@@ -21,8 +21,8 @@ _NEVER_A_CALL = {
 
 
 def cast_words(tokens: list[Token]) -> tuple[set[str], set[str]]:
-    """Names that, before a parenthesis, convert: half, bfloat, vectors, template type parameters and aliases; and those that do
-    so with template arguments: vec and alias templates.
+    """Names that, before a parenthesis, convert: half, bfloat, vectors, template type parameters and aliases; and those
+    that do so with template arguments: vec and alias templates.
 
     float(x), int(x) and the like are C++'s own and mean what Metal means.
     """

@@ -1,4 +1,4 @@
-"""Runs one compiled kernel on numpy arrays through the runtime's C interface: what the front end's tests need, and no more."""
+"""Runs one compiled kernel on numpy arrays through the runtime's C interface: what the front end's tests need."""
 
 import ctypes
 import functools
@@ -43,7 +43,7 @@ def dims(value):
 
 
 def run(source: str, kernel: str, *arrays: np.ndarray, threads, group_size=32, checked: bool = True) -> int:
-    """Bind each array to buffer(i) in arena memory, run, copy back. Returns the runtime's verdict (0: no fault found)."""
+    """Bind each array to buffer(i) in arena memory, run, copy back. Returns the runtime's verdict (0: no fault)."""
     library = frontend.compile(source, checked=checked)
     found = library.kernels[kernel]
     rt = runtime.load()

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from softmetal.frontend import compile
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"

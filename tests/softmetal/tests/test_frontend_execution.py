@@ -176,14 +176,17 @@ def all_halves():
 ROUND = (
     HEAD
     + """
-kernel void to_half(device const float* x, device half* y, uint i [[thread_position_in_grid]]) { y[i] = half(x[i]); }
-kernel void to_bfloat(device const float* x, device bfloat* y, uint i [[thread_position_in_grid]]) { y[i] = bfloat(x[i]); }
-kernel void from_half(device const half* x, device float* y, uint i [[thread_position_in_grid]]) { y[i] = float(x[i]); }
-kernel void from_bfloat(device const bfloat* x, device float* y, uint i [[thread_position_in_grid]]) { y[i] = float(x[i]); }
-kernel void half_arithmetic(device const half* x, device half* y, uint i [[thread_position_in_grid]]) { y[i] = x[i] * 1.3h + 0.7h; }
-kernel void bfloat_arithmetic(device const bfloat* x, device bfloat* y, uint i [[thread_position_in_grid]]) { y[i] = x[i] * bfloat(1.3f) + bfloat(0.7f); }
-kernel void half_vector(device const half4* x, device half4* y, uint i [[thread_position_in_grid]]) { y[i] = x[i] * 1.3h + 0.7h; }
-kernel void bfloat_vector(device const bfloat4* x, device bfloat4* y, uint i [[thread_position_in_grid]]) {
+#define AT uint i [[thread_position_in_grid]]
+kernel void to_half(device const float* x, device half* y, AT) { y[i] = half(x[i]); }
+kernel void to_bfloat(device const float* x, device bfloat* y, AT) { y[i] = bfloat(x[i]); }
+kernel void from_half(device const half* x, device float* y, AT) { y[i] = float(x[i]); }
+kernel void from_bfloat(device const bfloat* x, device float* y, AT) { y[i] = float(x[i]); }
+kernel void half_arithmetic(device const half* x, device half* y, AT) { y[i] = x[i] * 1.3h + 0.7h; }
+kernel void bfloat_arithmetic(device const bfloat* x, device bfloat* y, AT) {
+  y[i] = x[i] * bfloat(1.3f) + bfloat(0.7f);
+}
+kernel void half_vector(device const half4* x, device half4* y, AT) { y[i] = x[i] * 1.3h + 0.7h; }
+kernel void bfloat_vector(device const bfloat4* x, device bfloat4* y, AT) {
   y[i] = bfloat4(float4(x[i]) * 1.3);
 }
 """
@@ -191,7 +194,7 @@ kernel void bfloat_vector(device const bfloat4* x, device bfloat4* y, uint i [[t
 
 
 def halfway_floats():
-    """Floats at, just below and just above the middle between neighbouring bfloats, subnormals, infinities and NaN too."""
+    """Floats at, just below and just above the middle between neighbouring bfloats; subnormals, infinities, NaN."""
     upper = np.arange(0, 65536, 7, dtype=np.uint32) << 16
     bits = np.concatenate([upper + low for low in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF)]).astype(np.uint32)
     return bits.view(np.float32)
@@ -254,7 +257,17 @@ def test_safe_math_does_not_contract():
 
 
 def test_swizzles_as_targets():
-    helpers = "inline float4 g(float4 v) { v.xz = v.yw; v.w += 1; v.yx *= float2(2, 3); v.b = 9; float4 u = v; u.xyz = float3(u.z, u.y, u.x); return u; }\n"
+    helpers = """
+inline float4 g(float4 v) {
+  v.xz = v.yw;
+  v.w += 1;
+  v.yx *= float2(2, 3);
+  v.b = 9;
+  float4 u = v;
+  u.xyz = float3(u.z, u.y, u.x);
+  return u;
+}
+"""
     got = evaluate([f"g(float4(1, 2, 3, 4))[{i}]" for i in range(4)], helpers=helpers)
     assert got.tolist() == [9, 4, 6, 5]  # v: (2, 2, 4, 4), w 5, yx (6, 4), b 9
 
@@ -385,7 +398,8 @@ def test_threadgroup_variables_are_shared_and_apart():
         HEAD
         + """
 template <typename T, int N>
-[[kernel]] void reverse(device T* x, uint i [[thread_position_in_threadgroup]], uint g [[threadgroup_position_in_grid]]) {
+[[kernel]] void reverse(device T* x, uint i [[thread_position_in_threadgroup]],
+                        uint g [[threadgroup_position_in_grid]]) {
   threadgroup T a[N], first;
   threadgroup T b[2][N];
   a[i] = x[g * N + i];
@@ -405,7 +419,7 @@ template [[host_name("reverse_half")]] [[kernel]] decltype(reverse<half, 32>) re
 
 
 def collectives(expressions, values, kind="float"):
-    """The values of each expression of v (this lane's value) in every lane; one threadgroup of as many threads as values."""
+    """What each expression of v, this lane's value, is in every lane of one threadgroup with a thread a value."""
     source = HEAD + "".join(
         f"kernel void f{n}(device const {kind}* in, device {kind}* out, uint lane [[thread_index_in_simdgroup]], "
         f"uint i [[thread_position_in_grid]]) {{ {kind} v = in[i]; out[i] = {kind}({e}); }}\n"
@@ -480,7 +494,8 @@ kernel void f(device atomic_uint* n, device atomic_float* s, device int* out, ui
   atomic_fetch_max_explicit(&t, int(i), memory_order_relaxed);
   atomic_fetch_or_explicit(&n[1], 1u << (i % 8), memory_order_relaxed);
   uint expected = 0;
-  bool mine = atomic_compare_exchange_weak_explicit(&n[2], &expected, i + 1, memory_order_relaxed, memory_order_relaxed);
+  bool mine = atomic_compare_exchange_weak_explicit(&n[2], &expected, i + 1, memory_order_relaxed,
+                                                    memory_order_relaxed);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   out[i] = mine ? -1 : atomic_load_explicit(&t, memory_order_relaxed);
   out[64 + before / 2] = 1;
@@ -502,7 +517,7 @@ def test_simdgroup_matrix(kind, dtype):
         HEAD
         + f"""
 #include <metal_simdgroup_matrix>
-kernel void f(device const {kind}* a, device const {kind}* b, device float* c, uint lane [[thread_index_in_simdgroup]]) {{
+kernel void f(device const {kind}* a, device const {kind}* b, device float* c) {{
   simdgroup_matrix<{kind}, 8, 8> A, B;
   simdgroup_float8x8 C = simdgroup_float8x8(2.0f);
   simdgroup_load(A, a, 16, ulong2(8, 0));
@@ -547,7 +562,7 @@ MATH = [
 def test_math_is_within_two_ulp(checked):
     x = np.random.default_rng(1).uniform(0.01, 0.99, 500).astype(np.float32)
     source = HEAD + "".join(
-        f"kernel void k_{f}(device const float* x, device float* y, device half* z, uint i [[thread_position_in_grid]]) "
+        f"kernel void k_{f}(device const float* x, device float* y, device half* z, uint i [[thread_position_in_grid]])"
         f"{{ y[i] = {f}(x[i]); z[i] = precise::{f}(half(x[i])); }}\n"
         for f in MATH
     )
@@ -580,7 +595,8 @@ def test_reading_past_a_program_scope_constant_is_caught():
 def test_unchecked_is_the_same_arithmetic():
     source = (
         HEAD
-        + "kernel void f(device const float* x, device float* y, constant uint& n) { float s = 0; for (uint k = 0; k < n; ++k) s += x[k] * x[k]; y[0] = s; }\n"
+        + "kernel void f(device const float* x, device float* y, constant uint& n) {\n"
+        + "  float s = 0;\n  for (uint k = 0; k < n; ++k) s += x[k] * x[k];\n  y[0] = s;\n}\n"
     )
     x, n = np.random.default_rng(2).normal(size=1000).astype(np.float32), np.array([1000], np.uint32)
     results = []

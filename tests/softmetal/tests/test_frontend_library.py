@@ -133,7 +133,10 @@ def test_a_damaged_index_is_rebuilt(own_cache, text):
 
 
 def test_two_processes_at_once(own_cache):
-    program = "import sys; sys.path.insert(0, sys.argv[1]); from softmetal import frontend; print(sorted(frontend.compile(sys.argv[2]).kernels))"
+    program = (
+        "import sys\nsys.path.insert(0, sys.argv[1])\nfrom softmetal import frontend\n"
+        "print(sorted(frontend.compile(sys.argv[2]).kernels))"
+    )
     tests = str(Path(frontend.__file__).resolve().parents[2])
     running = [
         subprocess.Popen([sys.executable, "-c", program, tests, SOURCE], stdout=subprocess.PIPE, text=True)
@@ -167,7 +170,8 @@ def test_errors_quote_the_users_line():
 def test_lines_through_macros_and_comments():
     source = (
         HEAD
-        + "/* a\n   comment */\n#define BAD(x) \\\n  x = undefined_name\n\nkernel void f(device float* x) {\n  BAD(x[0]);\n}\n"
+        + "/* a\n   comment */\n#define BAD(x) \\\n  x = undefined_name\n\n"
+        + "kernel void f(device float* x) {\n  BAD(x[0]);\n}\n"
     )
     with pytest.raises(CompileError, match=r"^program_source:9:"):
         compile(source)

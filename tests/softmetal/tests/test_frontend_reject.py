@@ -161,7 +161,8 @@ SPACES = [
     (
         "33 KiB in two",
         HEAD
-        + "template <int N> [[kernel]] void f(device float* x) {\nthreadgroup float s[N]; threadgroup half t[N]; s[0] = x[0]; t[0] = 1;\n}\n"
+        + "template <int N> [[kernel]] void f(device float* x) {\n"
+        + "threadgroup float s[N]; threadgroup half t[N]; s[0] = x[0]; t[0] = 1;\n}\n"
         'template [[host_name("big")]] [[kernel]] decltype(f<5632>) f<5632>;\n',
         3,
         "threadgroup memory size (33792)",
@@ -217,7 +218,8 @@ KERNELS = [
     (
         "the same name twice",
         HEAD + "template <typename T> [[kernel]] void f(device T* x) {}\n"
-        'template [[host_name("a")]] [[kernel]] decltype(f<float>) f<float>;\ntemplate [[host_name("a")]] [[kernel]] decltype(f<half>) f<half>;\n',
+        'template [[host_name("a")]] [[kernel]] decltype(f<float>) f<float>;\n'
+        'template [[host_name("a")]] [[kernel]] decltype(f<half>) f<half>;\n',
         5,
         "two kernels have the name 'a'",
     ),
