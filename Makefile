@@ -54,9 +54,11 @@ demo: $(STAMP)  ## the main job: decode a video VAE stock and repaired; writes o
 	@PYTHONPATH=tests $(PY) -m demo $(ARGS)
 
 test: $(STAMP)  ## the quick suite
+	@$(PY) tests/prepare.py
 	@$(PYTEST) -q -n $(JOBS) --dist worksteal $(ARGS)
 
 test-full: $(STAMP)  ## the quick suite and the slower cases
+	@$(PY) tests/prepare.py
 	@$(PYTEST) -q -n $(JOBS) --dist worksteal -m "not comfyui" $(ARGS)
 
 # Another torch in a venv of its own: the device and the core.
@@ -65,6 +67,7 @@ test-torch: need-tools  ## device and core on another torch: make test-torch TOR
 	@test -n "$(TORCH)" || { echo "usage: make test-torch TORCH=2.9.1" >&2; exit 2; }
 	@mkdir -p .cache && sed 's/^torch==.*/torch==$(TORCH)/' $(REQUIREMENTS) > .cache/requirements-torch-$(TORCH).txt
 	@$(MAKE) --no-print-directory VENV=$(TORCH_VENV) REQUIREMENTS=.cache/requirements-torch-$(TORCH).txt venv
+	@$(TORCH_VENV)/bin/python tests/prepare.py
 	@$(TORCH_VENV)/bin/python -m pytest -q -n $(JOBS) --dist worksteal tests/softmetal tests/metal_kernels $(ARGS)
 
 # A ComfyUI needs 2 GB of packages: in a venv of its own, with the comfy packages at the versions that this checkout asks for.
