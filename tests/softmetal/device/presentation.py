@@ -27,13 +27,14 @@ class Presentation:
         import torch
         from torch.torch_version import TorchVersion
 
-        from .surface import compile_shader, new_storage
+        from .surface import compile_shader, host_alias_storage, new_storage
 
         release = ("", "", "")
         self._set(platform, "mac_ver", lambda *_, **__: (self.macos, release, "arm64"))
         self._set(torch._C, "_has_mps", True)
         self._set(torch.UntypedStorage, "__new__", new_storage)
         self._set(torch._C, "_mps_compileShader", compile_shader)
+        self._set(torch._C, "_mps_host_alias_storage", host_alias_storage)
         self._set(torch._C, "_mps_get_name", lambda: self.machine.name)
         self._set(torch._C, "_mps_get_core_count", lambda: self.machine.gpu_cores)
         if self.version is not None:

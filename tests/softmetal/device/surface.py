@@ -1,4 +1,6 @@
 """What a CPU build of torch lacks beneath torch.mps: parts that a Mac's build has in C++."""
+import ctypes
+
 import torch
 
 
@@ -7,6 +9,24 @@ def compile_shader(source: str):
     from softmetal import shader
 
     return shader.compile_shader(source)
+
+
+def host_alias_storage(storage):
+    """torch.mps._host_alias_storage's inner part: a CPU UntypedStorage over the memory of an mps one, which it keeps alive.
+
+    What the CPU writes there is not followed, so all of it counts as written.
+    """
+    from softmetal import runtime
+
+    size = storage.nbytes()
+    if storage.device.type != "mps":
+        raise RuntimeError(f"expected a storage on mps, got one on {storage.device}")
+    if size == 0:
+        return torch.UntypedStorage(0)
+    buffer = (ctypes.c_char * size).from_address(storage.data_ptr())
+    buffer.owner = storage
+    runtime.load().smr_mark_written(ctypes.c_void_p(storage.data_ptr()), ctypes.c_size_t(size))
+    return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
 
 
 def new_storage(cls, *args, device=None, **kwargs):

@@ -205,6 +205,21 @@ def test_printing():
     assert repr(torch.tensor([], device="mps")) == "tensor([], device='mps:0')"
 
 
+def test_pinned_memory_and_host_aliases():
+    x = torch.arange(5.0).pin_memory()
+    assert x.device.type == "cpu" and x.is_pinned() and x.tolist() == [0, 1, 2, 3, 4]
+    assert not torch.ones(2).is_pinned()
+    same(x.to("mps", non_blocking=True), torch.arange(5.0))
+    if hasattr(torch.mps, "_host_alias_storage"):
+        m = torch.zeros(4, device="mps")
+        alias = torch.mps._host_alias_storage(m.untyped_storage())
+        assert alias.device.type == "cpu" and alias.data_ptr() == m.data_ptr()
+        torch.empty(0).set_(alias).fill_(3)
+        assert m.tolist() == [3] * 4
+        del m
+        assert torch.empty(0).set_(alias).tolist() == [3] * 4
+
+
 # ---- indexing, complex, mixing devices ------------------------------------------------------------------------------------
 
 

@@ -353,7 +353,26 @@ class MpsAllocator final : public c10::DeviceAllocator {
   void resetPeakStats(c10::DeviceIndex) override { pool().reset_peaks(); }
 };
 
+// Pinned memory of a unified-memory machine: the GPU's own buffers, seen by the CPU.
+class PinnedAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    const c10::Device cpu(c10::DeviceType::CPU);
+    if (bytes == 0) return {nullptr, nullptr, &free_memory, cpu};
+    void* memory = pool().take(bytes);
+    smr_mark_written(memory, bytes);  // the CPU's writes are not followed
+    return {memory, memory, &free_memory, cpu};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free_memory; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
+};
+
 }  // namespace
+
+c10::Allocator* pinned_allocator() {
+  static PinnedAllocator* instance = new PinnedAllocator;
+  return instance;
+}
 
 c10::Allocator* allocator() {
   static MpsAllocator* instance = new MpsAllocator;

@@ -27,6 +27,7 @@ struct MemoryNumbers {
 };
 
 c10::Allocator* allocator();
+c10::Allocator* pinned_allocator();
 MemoryNumbers memory_numbers();
 MemoryNumbers memory_peaks();
 void reset_memory_peaks();

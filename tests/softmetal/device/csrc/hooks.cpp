@@ -126,6 +126,7 @@ struct Hooks final : at::MPSHooksInterface {
   bool isPinnedPtr(const void* p) const override { return smr_arena_contains(p); }
 
   c10::Allocator* getMPSDeviceAllocator() const override { return allocator(); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
   void emptyCache() const override { empty_cache(); }
   size_t getCurrentAllocatedMemory() const override { return static_cast<size_t>(memory_numbers().current); }
   size_t getDriverAllocatedMemory() const override { return static_cast<size_t>(memory_numbers().driver); }
