@@ -38,7 +38,7 @@ def _build(source: str, checked: bool, key: str) -> Library:
     with tempfile.TemporaryDirectory(prefix="softmetal-") as scratch, ThreadPoolExecutor(1) as beside:
         folder = Path(scratch)
         ir = _to_ir(translation.text, folder, source)
-        conversions = beside.submit(lambda: check_conversions(toolchain.syntax_tree(folder).stdout))
+        conversions = beside.submit(lambda: check_conversions(toolchain.syntax_tree(folder)))
         kernels = _kernels(translation.entries, reflection.read(ir))
         shared_object = toolchain.to_shared_object(erase_address_spaces(ir), folder, checked)
         conversions.result()  # raises what the syntax tree shows

@@ -13,7 +13,8 @@ _NODE = re.compile(
     r"<(?P<range>(?:[^<>]|<[^<>]*>)*)>(?P<rest>.*)$"
 )
 _POSITION = re.compile(
-    r"(?: *(?:line:(?P<newline>\d+):\d+|col:\d+|(?P<file>[^<>,:]+):(?P<line>\d+):\d+)|<[^<>]*>[:\d]*)"
+    r"(?: *(?:line:(?P<newline>\d+):(?P<column1>\d+)|col:(?P<column2>\d+)|"
+    r"(?P<file>[^<>,:]+):(?P<line>\d+):(?P<column3>\d+))|<[^<>]*>[:\d]*)"
 )
 _OWN_POSITION = re.compile(rf" {_POSITION.pattern} ")
 _TYPE = re.compile(r"'([^']*)'(?::'([^']*)')?")
@@ -27,14 +28,16 @@ class _Reader:
     """Where the dump is: it prints a file or line only when that changes."""
 
     def __init__(self):
-        self.file, self.line = SOURCE_NAME, 1
+        self.file, self.line, self.column = SOURCE_NAME, 1, 1
 
-    def move(self, match: re.Match) -> tuple[str, int]:
+    def move(self, match: re.Match) -> tuple[str, int, int]:
         if match["file"]:
             self.file, self.line = match["file"].strip(), int(match["line"])
         elif match["newline"]:
             self.line = int(match["newline"])
-        return self.file, self.line
+        column = match["column1"] or match["column2"] or match["column3"]
+        self.column = int(column) if column else self.column
+        return self.file, self.line, self.column
 
 
 def _type(text: str, pattern: re.Pattern = _TYPE) -> str:
@@ -60,7 +63,7 @@ def check_conversions(dump: str) -> None:
         if not node:
             continue
         places = [reader.move(position) for position in _POSITION.finditer(node["range"])]
-        place = places[0] if places else (reader.file, reader.line)
+        place = places[0] if places else (reader.file, reader.line, reader.column)
         rest = node["rest"]
         own = _OWN_POSITION.match(rest)
         if own:
@@ -85,7 +88,9 @@ def check_conversions(dump: str) -> None:
             computed = _type(rest, _COMPUTED)
             if ("bfloat" in inner) != ("bfloat" in computed):
                 errors.setdefault(place, _refused(computed, inner))
-    own_errors = [message(line, text) for (file, line), text in sorted(errors.items()) if file == SOURCE_NAME]
+    own_errors = [
+        message(line, text, column) for (file, line, column), text in sorted(errors.items()) if file == SOURCE_NAME
+    ]
     if own_errors:
         raise CompileError("\n".join(own_errors))
 

@@ -33,7 +33,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Library:
-    """`path`: a shared object, loadable once the runtime's symbols are in the process. `checked`: it reports accesses."""
+    """`path`: a shared object, loadable once the runtime's symbols are there. `checked`: it reports accesses."""
 
     path: Path
     kernels: dict[str, Kernel] = field(default_factory=dict)

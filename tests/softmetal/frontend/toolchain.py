@@ -5,6 +5,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -69,6 +70,9 @@ CHECK_FLAGS = (
 )
 
 
+_DAMAGED_HEADER = re.compile(r"error: .*(?:\bPCH\b|precompiled|\bAST file\b)", re.IGNORECASE)
+
+
 class ToolchainError(RuntimeError):
     """The compiler itself is missing or broken: not a fault of the Metal source."""
 
@@ -129,40 +133,32 @@ def preprocess(source: str) -> subprocess.CompletedProcess:
         INCLUDE / "preprocess.h",
         "-",
         text=f'# 1 "program_source"\n{source}\n',
+        folder=INCLUDE / "metal",  # where #include "..." looks: nothing else may be found
     )
 
 
-def library_header(name: str) -> Path:
-    """The metal:: library, precompiled (built once for each version of headers and compiler; safe among processes)."""
-    header = INCLUDE / "msl" / f"{name}.h"
-    target = cache_directory() / f"{name}-{headers_digest()[:20]}-{version()}.pch"
+def library_header() -> Path:
+    """The metal:: library, precompiled: once for each version of headers, compiler and place. Safe among processes."""
+    name = hashlib.sha256(f"{headers_digest()}\0{version()}\0{INCLUDE}".encode()).hexdigest()[:20]
+    target = cache_directory() / f"library-{name}.pch"
     if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, suffix=".tmp")
-        os.close(handle)
-        flags = [flag for flag in LANGUAGE_FLAGS if flag not in ("-x", "c++")]
-        made = run(
-            "clang",
-            "-x",
-            "c++-header",
-            *flags,
-            *IR_FLAGS,
-            "-w",
-            "-I",
-            INCLUDE,
-            "-I",
-            INCLUDE / "abi",
-            "-I",
-            RUNTIME,
-            header,
-            "-o",
-            temporary,
-        )
-        if made.returncode:
-            Path(temporary).unlink(missing_ok=True)
-            raise ToolchainError(f"the metal library headers do not compile:\n{made.stderr}")
-        os.replace(temporary, target)
+        _precompile(target)
     return target
+
+
+def _precompile(target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, suffix=".tmp")
+    os.close(handle)
+    flags = [flag for flag in LANGUAGE_FLAGS if flag not in ("-x", "c++")]
+    paths = ("-I", INCLUDE, "-I", INCLUDE / "abi", "-I", RUNTIME)
+    # The content of the headers is in the name; their times say nothing (a fresh checkout has others).
+    made = run("clang", "-x", "c++-header", *flags, *IR_FLAGS, "-w", "-Xclang", "-fno-pch-timestamp", *paths,
+               INCLUDE / "msl" / "library.h", "-o", temporary)  # fmt: skip
+    if made.returncode:
+        Path(temporary).unlink(missing_ok=True)
+        raise ToolchainError(f"the metal library headers do not compile:\n{made.stderr}")
+    os.replace(temporary, target)
 
 
 # The files of a compilation have fixed names in a folder of its own and are named relative to it: no path gets into the
@@ -170,30 +166,30 @@ def library_header(name: str) -> Path:
 SOURCE_FILE, IR_FILE, OBJECT_FILE, LIBRARY_FILE = "module.cpp", "module.ll", "module.o", "module.so"
 
 
-def _front_flags() -> tuple:
-    return (*LANGUAGE_FLAGS, *IR_FLAGS, "-fdebug-compilation-dir=.", "-include-pch", library_header("library"))
+def _front_end(*arguments, folder: Path) -> subprocess.CompletedProcess:
+    """clang on the rewritten source, after the precompiled library. A damaged one is made anew, once."""
+    for last in (False, True):
+        header = library_header()
+        flags = (*LANGUAGE_FLAGS, *IR_FLAGS, "-fdebug-compilation-dir=.", "-include-pch", header)
+        made = run("clang", *flags, *arguments, folder=folder)
+        if last or not made.returncode or not _DAMAGED_HEADER.search(made.stderr):
+            return made
+        header.unlink(missing_ok=True)
 
 
 def to_ir(text: str, folder: Path) -> subprocess.CompletedProcess:
     """Rewritten MSL to LLVM IR that still has its address spaces."""
     (folder / SOURCE_FILE).write_text(text)
-    return run("clang", *_front_flags(), *WARNING_FLAGS, "-S", "-emit-llvm", SOURCE_FILE, "-o", IR_FILE, folder=folder)
+    return _front_end(*WARNING_FLAGS, "-S", "-emit-llvm", SOURCE_FILE, "-o", IR_FILE, folder=folder)
 
 
-def syntax_tree(folder: Path) -> subprocess.CompletedProcess:
+def syntax_tree(folder: Path) -> str:
     """The AST of the user's own declarations (namespace msl_user), as text."""
-    return run(
-        "clang",
-        *_front_flags(),
-        "-w",
-        "-fsyntax-only",
-        "-Xclang",
-        "-ast-dump",
-        "-Xclang",
-        "-ast-dump-filter=msl_user",
-        SOURCE_FILE,
-        folder=folder,
-    )
+    dump = ("-Xclang", "-ast-dump", "-Xclang", "-ast-dump-filter=msl_user")
+    made = _front_end("-w", "-fsyntax-only", *dump, SOURCE_FILE, folder=folder)
+    if made.returncode:
+        raise ToolchainError(f"clang does not show the syntax tree:\n{made.stderr}")
+    return made.stdout
 
 
 def to_shared_object(ir: str, folder: Path, checked: bool) -> Path:

@@ -78,6 +78,10 @@ class Translation:
         close = closing(self.tokens, stop)
         if body and body[0].text == "namespace":
             inner = "".join(t.text for t in body[1:])
+            if inner == "metal" and not namespace:  # the library's own namespace, opened to add to it
+                body[0].out = "} namespace"
+                self.tokens[stop].out = "{ using namespace msl_user;"
+                self.tokens[close].out = "} namespace msl_user {"
             self._scope(stop + 1, close, f"{namespace}{inner}::" if inner else namespace, in_class=False)
             return close + 1
         if words & _CLASS_KEYS and parameter_list(body) < 0:

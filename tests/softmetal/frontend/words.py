@@ -58,7 +58,7 @@ def rewrite_words(tokens: list[Token], names: set[str], templates: set[str]) -> 
             end = closing_angle(tokens, index + 1)
             if end > 0 and not any(t.text in ("*", "&", "&&", "void") for t in tokens[index + 2 : end]):
                 token.out = "msl::make"
-        elif token.text in names and tokens[index + 1].text == "(" and tokens[index + 2].text != "*":
+        elif token.text in names and tokens[index + 1].text == "(" and tokens[index + 2].text not in ("*", "&"):
             if index == 0 or tokens[index - 1].text not in _NEVER_A_CALL:
                 _convert(tokens, index, index)
         elif token.text in templates and tokens[index + 1].text == "<":
@@ -81,7 +81,7 @@ def _literal(text: str) -> str:
     """Unsuffixed floating literals are float in Metal; h and bf are half and bfloat."""
     lower = text.lower()
     if lower.startswith(("0x", "0b")):
-        return text
+        return text + "f" if "p" in lower and not lower.endswith("f") else text
     if lower.endswith("bf"):
         return f"((bfloat){_as_float(text[:-2])})"
     if lower.endswith("h"):

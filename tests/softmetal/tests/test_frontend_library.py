@@ -33,7 +33,7 @@ template [[host_name("scale_float")]] [[kernel]] decltype(scale<float>) scale<fl
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch):
     """A cache of the test's own that already has the precompiled headers."""
-    headers = toolchain.library_header("library")
+    headers = toolchain.library_header()
     monkeypatch.setenv("SOFTMETAL_CACHE", str(tmp_path))
     folder = toolchain.cache_directory()
     folder.mkdir(parents=True)
@@ -132,6 +132,19 @@ def test_a_damaged_index_is_rebuilt(own_cache, text):
     assert json.loads(index.read_text())["file"] == library.path.name
 
 
+@pytest.mark.parametrize(
+    "damage", [_truncate, lambda path: path.write_bytes(b"not a header"), lambda path: path.write_bytes(b"")]
+)
+def test_a_damaged_precompiled_library_is_rebuilt(own_cache, damage):
+    header = toolchain.library_header()
+    data = header.read_bytes()
+    header.unlink()
+    header.write_bytes(data)
+    damage(header)
+    assert "plain" in compile(SOURCE).kernels
+    assert len(header.read_bytes()) > 100_000
+
+
 def test_two_processes_at_once(own_cache):
     program = (
         "import sys\nsys.path.insert(0, sys.argv[1])\nfrom softmetal import frontend\n"
@@ -156,6 +169,22 @@ def test_command_line(tmp_path, capsys):
     assert main([str(bad), str(good)]) == 1
     caught = capsys.readouterr()
     assert "program_source:3:51: error: non-ASCII character" in caught.err and "3 kernels" in caught.out
+
+
+def test_additions_to_namespace_metal():
+    source = "#include <metal_stdlib>\nnamespace metal { inline float half_of(float x) { return x / 2; } }\n" + (
+        "using namespace metal;\nkernel void f(device float* x) {\n  x[0] = metal::half_of(exp(x[1])) + wrong;\n}\n"
+    )
+    with pytest.raises(CompileError, match=r"^program_source:5:38: error: use of undeclared identifier 'wrong'"):
+        compile(source)
+    assert "f" in compile(source.replace(" + wrong", "")).kernels
+
+
+def test_quoted_includes_find_nothing_of_the_users_folder(tmp_path, monkeypatch):
+    (tmp_path / "own.h").write_text("#define OWN 1\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CompileError, match="'own.h' file not found"):
+        compile('#include "own.h"\n' + HEAD)
 
 
 def test_errors_quote_the_users_line():
