@@ -30,7 +30,7 @@ CXX_FOUND = $(shell for c in "$${CXX%% *}" c++ g++ clang++; do command -v "$$c" 
 # The stamp's name carries a checksum of what is installed: an edited requirements file makes a new stamp.
 hash = $(shell cat $(1) 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help venv demo test test-full test-torch test-comfyui lint clean distclean need-tools
+.PHONY: help venv demo test test-full test-torch test-comfyui test-comfyui-full lint clean distclean need-tools
 
 help:  ## list these commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -72,6 +72,7 @@ test-torch: need-tools  ## device and core on another torch: make test-torch TOR
 
 # A ComfyUI needs 2 GB of packages: in a venv of its own, with the comfy packages at the versions that this checkout asks for.
 COMFYUI_VENV := .venv-comfyui
+COMFYUI_MARK := comfyui and not full
 COMFYUI_REQUIREMENTS := $(REQUIREMENTS) tests/comfyui/requirements.txt
 COMFYUI_STAMP = $(COMFYUI_VENV)/.installed-$(call hash,$(COMFYUI_REQUIREMENTS) $(COMFYUI_PATH)/requirements.txt)
 $(COMFYUI_VENV)/.installed-%: | need-tools
@@ -88,7 +89,10 @@ test-comfyui:  ## the pack in a real ComfyUI: make test-comfyui COMFYUI_PATH=/pa
 	@test -f "$(COMFYUI_PATH)/main.py" || { echo "error: COMFYUI_PATH='$(COMFYUI_PATH)' holds no main.py. Give a checkout of" \
 		"ComfyUI 0.30 or newer: make test-comfyui COMFYUI_PATH=/path/to/ComfyUI" >&2; exit 2; }
 	@$(MAKE) --no-print-directory $(COMFYUI_STAMP)
-	@COMFYUI_PATH="$(abspath $(COMFYUI_PATH))" $(COMFYUI_VENV)/bin/python -m pytest -q -m comfyui tests/comfyui $(ARGS)
+	@COMFYUI_PATH="$(abspath $(COMFYUI_PATH))" $(COMFYUI_VENV)/bin/python -m pytest -q -m "$(COMFYUI_MARK)" tests/comfyui $(ARGS)
+
+test-comfyui-full:  ## the same with the full-size Wan 2.2 VAE (minutes, 8 GB of memory)
+	@$(MAKE) --no-print-directory test-comfyui COMFYUI_MARK=comfyui
 
 lint: $(STAMP)  ## ruff over everything
 	@$(PY) -m ruff check .
