@@ -217,11 +217,9 @@ def entry_text(entry: Entry, instance: str) -> str:
             buffers.append(f"{p.buffer}, MSL_DESCRIBE({kind})")
             names.append(f"msl::type_name<{kind}>()")
             entry.buffers.append(p)
-    threads = (
-        plain(entry.definition.max_total_threads)
-        if entry.definition.max_total_threads and not entry.definition.is_template
-        else "0"
-    )
+    threads = plain(entry.definition.max_total_threads or [])
+    if not threads or (entry.definition.is_template and not threads.isdigit()):
+        threads = "0"  # none, or one that only the template's own parameters tell
     return (
         f" using msl_type_{number} = decltype({instance}); {' '.join(checks)}"
         f" MSL_TABLE(unsigned long, meta, {number}) = {{{', '.join(['(unsigned long)(' + threads + ')', *buffers])}}};"

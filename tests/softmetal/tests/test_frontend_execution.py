@@ -1,5 +1,7 @@
 """What compiled kernels compute: vectors, swizzles, conversions, math, collectives, run by the checking runtime."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -608,3 +610,52 @@ def test_unchecked_is_the_same_arithmetic():
     for v in x:
         want = np.float32(want + np.float32(v * v))
     assert results == [want, want]
+
+
+KERNELS = Path(__file__).with_name("frontend_kernels.metal").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "tolerance"),
+    [("float", torch.float32, 1e-6), ("half", torch.float16, 1e-3), ("bfloat", torch.bfloat16, 8e-3)],
+)
+def test_softmax_of_rows(name, dtype, tolerance):
+    rows, length = 3, 1001  # 251 threads of 4 elements: a partial SIMD-group and a partial last thread
+    x = torch.randn(rows, length, generator=torch.Generator().manual_seed(0)).to(dtype)
+    raw = x.numpy() if dtype == torch.float32 else x.view(torch.int16).numpy()
+    y, n = np.zeros_like(raw), np.array([length], np.int32)
+    assert run(KERNELS, f"softmax_{name}", raw, y, n, threads=rows * 256, group_size=256) == 0
+    got = torch.from_numpy(y).view(dtype).float()
+    assert torch.allclose(got, x.float().softmax(-1), rtol=tolerance, atol=1e-7)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("half", torch.float16), ("bfloat", torch.bfloat16)])
+def test_fp8_weights(name, dtype):
+    codes = torch.arange(256, dtype=torch.uint8)
+    codes[[0x7F, 0xFF]] = 0  # the two NaN
+    w = codes.repeat(4, 1)
+    for row in range(4):
+        w[row] = w[row].roll(row)
+    x = torch.ones(256, dtype=dtype)
+    x[::2] = -2
+    y = np.zeros(4, np.int16)
+    raw = [w.numpy(), x.view(torch.int16).numpy(), y, np.array([4, 256], np.uint32)]
+    assert run(KERNELS, f"gemv_fp8_{name}", *raw, threads=4 * 32, group_size=32) == 0
+    want = w.view(torch.float8_e4m3fn).double() @ x.double()
+    assert torch.equal(torch.from_numpy(y).view(dtype), want.to(dtype))
+
+
+def test_strided_copy_with_a_structure_of_sizes():
+    x = torch.arange(24, dtype=torch.int32).reshape(2, 3, 4)
+    view = x.permute(2, 0, 1)
+    shape = np.zeros(33, np.int64)
+    shape[:3], shape[16:19], shape[32] = view.shape, view.stride(), 3
+    y = np.zeros(24, np.int32)
+    assert run(KERNELS, "strided", y, x.numpy().reshape(-1), shape, threads=(6, 2, 2), group_size=(4, 2, 1)) == 0
+    assert y.tolist() == view.reshape(-1).tolist()
+
+
+def test_arrays_by_reference():
+    x = np.arange(5, dtype=np.float32)
+    assert run(KERNELS, "arrays", x, threads=1, group_size=1) == 0
+    assert x[4] == 3

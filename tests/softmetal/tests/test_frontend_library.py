@@ -64,6 +64,14 @@ def test_reflection():
     assert [a.element_size for a in library.kernels["plain"].arguments] == [1]
 
 
+def test_thread_limit_of_a_template():
+    source = HEAD + (
+        "template <int N> [[kernel, max_total_threads_per_threadgroup(512)]] void g(device float* x) { x[0] = N; }\n"
+        'template [[host_name("f")]] [[kernel]] decltype(g<1>) g<1>;\n'
+    )
+    assert compile(source).kernels["f"].max_total_threads == 512
+
+
 def test_open_symbols_are_the_runtimes():
     # exp and its kin come from libm, which is in the process.
     data = compile(
