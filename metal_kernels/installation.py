@@ -24,9 +24,7 @@ VARIABLE = "METAL_KERNELS"
 
 
 class Installation:
-    """kernels: the families, in the order in which they are asked. environment: detected when installing, unless
-    given.
-    """
+    """kernels: the families, in the order in which they are asked. environment: detected at install, unless given."""
 
     def __init__(self, kernels: Iterable[Kernel], dispatch_key: str = "MPS", environment: Environment | None = None):
         self.kernels = tuple(kernels)
@@ -45,10 +43,10 @@ class Installation:
         return self._environment
 
     def install(self) -> None:
-        """Register every op that a kernel wants here, and say so in one line of the log. Idempotent; never compiles
-        anything.
+        """Register every op that a kernel wants here, and say so in one line of the log. Idempotent.
 
-        Reads METAL_KERNELS first. Where nothing can run, nothing is registered and `status()` says why.
+        Reads METAL_KERNELS first. Compiles nothing and makes no tensor. Where nothing can run, nothing is registered
+        and `status()` says why.
         """
         with self._lock:
             if self.installed:
@@ -87,9 +85,7 @@ class Installation:
 
     @contextmanager
     def registered(self, *names: str) -> Iterator[None]:
-        """Keep these kernels' ops registered meanwhile, so that a layer above can switch them on. For one prompt;
-        nests.
-        """
+        """Keep these kernels' ops registered meanwhile, so that a layer can switch them on. For one prompt; nests."""
         for name in names:
             self.switches[name]
         with self._lock:
@@ -136,9 +132,7 @@ class Installation:
         return switch.mode == ON or (switch.mode == AUTO and switch.need.patch) or self._held[switch.kernel.name] > 0
 
     def _apply(self) -> None:
-        """Make the registrations match what is wanted. Another pack's registration makes a kernel unavailable as a
-        whole.
-        """
+        """Make the registrations match what is wanted. One op in another pack's hands makes a kernel unavailable."""
         if not self.installed or self.environment.obstacle or self._other_copy():
             return
         for switch in self.switches:
@@ -176,13 +170,10 @@ class Installation:
     def _other_copy(self) -> str | None:
         """This library may be loaded twice, as `metal_kernels` and inside the ComfyUI pack; only one copy may patch."""
         for name, module in list(sys.modules.items()):
-            other = getattr(module, "_installation", None) if name.split(".")[-1] == "metal_kernels" else None
-            if (
-                other is not None
-                and other is not self
-                and getattr(other, "installed", False)
-                and other.patcher.overrides
-            ):
+            if name.split(".")[-1] != "metal_kernels":
+                continue
+            other = getattr(module, "_installation", None)
+            if other not in (None, self) and other.installed and other.patcher.overrides:
                 return f"already patched by another copy of this library, loaded as {name}"
         return None
 

@@ -1,5 +1,4 @@
-"""One Python override for each patched aten op: candidates in order, otherwise the stock kernel with the very same
-arguments.
+"""One Python override for each patched aten op: candidates in order, otherwise stock with the very same arguments.
 
 The only file that speaks to `torch.library`. It knows no kernel family. What happens to a call:
 
@@ -53,8 +52,7 @@ class Patcher:
         self.counters: dict[str, Counters] = {}
 
     def register(self, op: str, candidates: Iterable[tuple[Patch, Switch]]) -> None:
-        """Take over `op` ("constant_pad_nd", "add.Tensor"), or give a registered one new candidates; first come,
-        first asked.
+        """Take over `op` ("constant_pad_nd", "add.Tensor"), or give a registered one new candidates, asked in order.
 
         Raises AlreadyPatched, or NoSuchOp; torch is then as it was before.
         """
@@ -99,8 +97,7 @@ class Patcher:
             self.unregister(op)
 
     def hidden(self, op: str) -> bool:
-        """Whether someone else's kernel, registered after ours, answers for `op` now (possible, silently, from torch
-        2.13 on).
+        """Whether someone else's kernel, registered after ours, answers for `op` now (silently, from torch 2.13 on).
 
         Asks the dispatcher for the table entry in force and compares it with the one that it named right after our
         registration.
@@ -117,7 +114,7 @@ def _entry(override: Override) -> Callable:
     """The function that the dispatcher calls. Hot: for the calls it passes on it must cost microseconds."""
     stock, tensors, take, leave = override.stock, override.tensors, override.counters.take, override.counters.leave
     modes_here, is_compiling = here.get, torch.compiler.is_compiling
-    first_use, no_torch_function = selfcheck.first_use, torch._C.DisableTorchFunction
+    first_use, diagnose, no_torch_function = selfcheck.first_use, selfcheck.diagnose, torch._C.DisableTorchFunction
 
     def dispatch(keyset, *args, **kwargs):
         modes = modes_here()
@@ -137,9 +134,7 @@ def _entry(override: Override) -> Callable:
                     with no_torch_function():  # modes and subclasses do not see inside the stock kernel either
                         result = run(*args, **kwargs)
                 except Exception as error:
-                    problem = selfcheck.diagnose(
-                        "It", error
-                    )  # as text: the exception would keep this frame's tensors alive
+                    problem = diagnose("It", error)  # as text: the exception would keep this frame's tensors alive
                     break
                 take(switch.kernel.name, dtype, getattr(args[0], "shape", None))
                 return result
@@ -210,7 +205,10 @@ def _missing(kind: type[Exception], text: str) -> Callable:
 
 
 def _dispatcher_error(name: str, dispatch_key: str) -> tuple[type[Exception], str]:
-    """What the dispatcher raises for an op without a kernel on this key, found out before ours is there."""
+    """What the dispatcher raises for an op without a kernel on this key, found out before ours is there.
+
+    Only the schema's parser and the look-up of the kernel run: nothing is computed.
+    """
     overload = _overload(name)
     keyset = torch._C.DispatchKeySet(torch._C.DispatchKey.__members__[dispatch_key])
     required = [argument for argument in overload._schema.arguments if not argument.has_default_value()]
@@ -220,7 +218,9 @@ def _dispatcher_error(name: str, dispatch_key: str) -> tuple[type[Exception], st
         overload.redispatch(keyset, *positional, **keyword)
     except NotImplementedError as error:
         return type(error), str(error)
-    raise RuntimeError(f"{name} has a kernel for {dispatch_key} that get_kernel does not give")
+    except (RuntimeError, TypeError):  # the placeholders were not good enough to get past the parser
+        pass
+    return NotImplementedError, f"Could not run '{name}' with arguments from the '{dispatch_key}' backend."
 
 
 def _overload(name: str) -> torch._ops.OpOverload:
@@ -237,4 +237,4 @@ def _placeholder(argument: torch.Argument) -> object:
         return []
     if kind.startswith("Optional"):
         return None
-    return {"int": 0, "float": 0.0, "number": 0, "bool": False, "str": "", "Device": torch.device("cpu")}[kind]
+    return {"int": 0, "float": 0.0, "number": 0, "bool": False, "str": "", "Device": torch.device("cpu")}.get(kind)

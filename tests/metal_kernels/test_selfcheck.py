@@ -175,6 +175,31 @@ def test_gradient_modes_are_put_back(install, make_kernel, mps, nosy, grad):
     assert facts == PLAIN
 
 
+def test_first_use_inside_functorch_and_backward(install, make_kernel, mps, nosy):
+    check, facts = nosy
+    padded = make_kernel(selfcheck=check, run=lambda x, pad, value=0: x.new_ones(*x.shape[:-1], x.shape[-1] + sum(pad)))
+    install(padded)
+    x = torch.ones(2, 3, device=mps)
+    torch.func.vmap(torch.func.grad(lambda row: torch.constant_pad_nd(row, (1, 1)).sum()))(x)
+    assert facts == PLAIN
+    facts.clear()
+    installation = install(
+        make_kernel("flip", selfcheck=check, supports=lambda x, dims: True, run=lambda x, dims: x + 0)
+    )
+
+    class Flip(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x + 0
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return torch.flip(gradient, (0,))
+
+    Flip.apply(x.requires_grad_()).sum().backward()
+    assert facts == PLAIN and installation.switches["flip"].checked == {torch.float32}
+
+
 def test_random_numbers_go_on_as_if_nothing_had_happened(install, make_kernel, mps, nosy):
     """ComfyUI draws a picture's noise from the global CPU generator."""
     check, facts = nosy

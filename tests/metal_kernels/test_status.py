@@ -25,6 +25,37 @@ def test_of_a_working_installation(install, make_kernel, core, mps):
     assert "  flip [auto]: stock (stock is good here)" in lines
 
 
+def test_what_the_nodes_ask(core, mps):
+    """modes(), registered_now() and taken(): at each prompt and round every node."""
+    core.face.uninstall()
+    names = [kernel.name for kernel in core.face.KERNELS]
+    assert core.face.modes() == dict.fromkeys(names, "auto") and core.face.registered_now() == ()
+    core.face.install()
+    try:
+        core.face.reset_counters()
+        core.face.set_mode(pad="on")
+        assert core.face.modes()["pad"] == "on" and "pad" in core.face.registered_now()
+        before = core.face.taken().get("pad", 0)
+        F.pad(torch.zeros(3, device=mps), (1, 1))
+        assert core.face.taken()["pad"] == before + 1
+    finally:
+        core.face.set_mode(pad="auto")
+        core.face.uninstall()
+    assert core.face.taken()["pad"] == before + 1, "counters outlive the registration"
+
+
+def test_a_family_that_cannot_tell_its_need_stops_nobody(install, make_kernel, mps, took):
+    import dataclasses
+
+    def lost(environment):
+        raise LookupError("no such feature")
+
+    installation = install(dataclasses.replace(make_kernel("flip"), need=lost), make_kernel(name="pad"))
+    assert took(F.pad(torch.zeros(3, device=mps), (1, 1)))
+    state, reason = installation.switches["flip"].state
+    assert state == "stock" and "LookupError: no such feature" in reason
+
+
 def test_asking_changes_nothing(install, make_kernel, core, mps):
     installation = install(make_kernel(name="pad"))
     first = core.report.status(installation)
