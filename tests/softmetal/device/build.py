@@ -4,6 +4,7 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import os
+import shutil
 import sys
 import sysconfig
 from pathlib import Path
@@ -15,6 +16,7 @@ _HERE = Path(__file__).resolve().parent
 _FOLDERS = (_HERE / "csrc", _HERE.parent / "faults" / "csrc")
 _HEADERS = _HERE.parent / "runtime"
 _FLAGS = ["-O2", "-fvisibility=hidden", "-Wno-unused-parameter"]
+_NAME = "softmetal_device"
 _module: ModuleType | None = None
 
 
@@ -23,22 +25,16 @@ def sources() -> list[Path]:
     return [file for folder in _FOLDERS for file in sorted(folder.glob("*.cpp"))]
 
 
+def _settings() -> str:
+    return repr((_FLAGS, sys.version_info[:2], sysconfig.get_platform(), os.environ.get("CXX"), str(_HERE)))
+
+
 def _digest() -> str:
-    settings = (_FLAGS, sys.version_info[:2], sysconfig.get_platform(), os.environ.get("CXX"))
-    digest = hashlib.sha256(repr(settings).encode())
+    digest = hashlib.sha256(_settings().encode())
     headers = [file for folder in (*_FOLDERS, _HEADERS) for file in sorted(folder.glob("*.h"))]
     for file in [*sources(), *headers]:
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def _import(name: str, path: Path) -> ModuleType:
-    import torch  # noqa: F401  (the extension needs its libraries in the process)
-
-    loader = importlib.machinery.ExtensionFileLoader(name, str(path))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
-    loader.exec_module(module)
-    return module
 
 
 def load() -> ModuleType:
@@ -50,24 +46,38 @@ def load() -> ModuleType:
     if _module is not None:
         return _module
     runtime.load()  # the extension's smr_* symbols are the runtime's
-    name = f"softmetal_device_{_digest()}"
-    folder = runtime.build_directory() / name
-    library, done = folder / f"{name}.so", folder / "built"
-    if not done.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "building", "w") as guard:
+    library = runtime.build_directory() / f"{_NAME}-{_digest()}.so"
+    if not library.exists():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with open(library.parent / f"{_NAME}.building", "w") as guard:
             fcntl.flock(guard, fcntl.LOCK_EX)  # released by the system even if a build is killed
-            if not done.exists():
-                _build(name, folder)
-                done.touch()
-    _module = _import(name, library)
+            if not library.exists():
+                _module = _build(library)
+                return _module
+    _module = _import(library)
     return _module
 
 
-def _build(name: str, folder: Path) -> None:
+def _import(library: Path) -> ModuleType:
+    loader = importlib.machinery.ExtensionFileLoader(_NAME, str(library))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(_NAME, loader))
+    loader.exec_module(module)
+    return module
+
+
+def _build(library: Path) -> ModuleType:
+    """Builds, puts a copy at `library`, and returns the module, which is loaded then."""
     from torch.utils import cpp_extension
 
-    (folder / "lock").unlink(missing_ok=True)  # torch's own lock, left behind by a killed build, would wait for ever
+    # Objects are kept from build to build: a change in one file compiles that file.
+    objects = library.parent / f"{_NAME}-objects-{hashlib.sha256(_settings().encode()).hexdigest()[:8]}"
+    objects.mkdir(exist_ok=True)
+    (objects / "lock").unlink(missing_ok=True)  # torch's own lock, left behind by a killed build, would wait for ever
     includes = [str(path) for path in (*_FOLDERS, _HEADERS)]
-    cpp_extension.load(name, [str(file) for file in sources()], extra_cflags=_FLAGS, extra_include_paths=includes,
-                       build_directory=str(folder), is_python_module=True)
+    print(f"softmetal: building the mps device for {library.parent.name} ...", file=sys.stderr)
+    module = cpp_extension.load(_NAME, [str(file) for file in sources()], extra_cflags=_FLAGS,
+                                extra_include_paths=includes, build_directory=str(objects))
+    copy = library.with_suffix(f".{os.getpid()}")
+    shutil.copyfile(objects / f"{_NAME}.so", copy)
+    os.replace(copy, library)  # atomic: another process sees the whole file or none
+    return module
