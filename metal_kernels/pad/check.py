@@ -23,18 +23,17 @@ def selfcheck(dtype: torch.dtype) -> None:
     for what, sizes, pad in CASES:
         x = random_bits(sizes, dtype, source)
         on_device = _to_mps(x)
-        expected = _cpu(x, pad, value)
+        expected = torch.constant_pad_nd(x, pad, value)
         expect_identical(_as_bytes(constant_pad_nd(on_device, pad, value)), _as_bytes(expected), what)
         x, on_device = x.transpose(0, -1), on_device.transpose(0, -1)
-        expected = _cpu(x, pad, value)
+        expected = torch.constant_pad_nd(x, pad, value)
         expect_identical(_as_bytes(constant_pad_nd(on_device, pad, value)), _as_bytes(expected), f"{what}, transposed")
 
 
 def random_bits(sizes: tuple[int, ...], dtype: torch.dtype, source: torch.Generator) -> torch.Tensor:
     """A contiguous CPU tensor whose bytes are random: NaNs, subnormals and all. bool has only its two."""
-    itemsize = torch.empty((), dtype=dtype, device="cpu").element_size()
     high = 2 if dtype is torch.bool else 256
-    raw = torch.randint(0, high, (*sizes, itemsize), dtype=torch.uint8, device="cpu", generator=source)
+    raw = torch.randint(0, high, (*sizes, dtype.itemsize), dtype=torch.uint8, device="cpu", generator=source)
     return raw.view(dtype).squeeze(-1)
 
 
@@ -51,10 +50,6 @@ def stock_is_right() -> bool:
         except RuntimeError:
             return False
     return True
-
-
-def _cpu(x: torch.Tensor, pad: tuple[int, ...], value: int) -> torch.Tensor:
-    return torch.constant_pad_nd(x, pad, value)
 
 
 def _as_bytes(x: torch.Tensor) -> torch.Tensor:

@@ -135,7 +135,7 @@ def plan(
     """
     cut = crop(sizes, strides, pad)
     out_sizes = cut.out_sizes
-    readable = (0, 0)
+    readable = None
     if is_gapless(sizes, strides):
         readable = (0, 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True) if size))
     # The output's memory order, outermost first. Dimensions of size 1 have no say in it.
@@ -149,8 +149,8 @@ def plan(
 
 @dataclass(frozen=True)
 class _Problem:
-    """dims: outermost first, the last one the row. Offsets from the bound tensors and `readable` (from the input's first
-    element) in elements of `itemsize` bytes; skews of the bound tensors in bytes."""
+    """dims: outermost first, the last one the row. Offsets from the bound tensors in elements of `itemsize` bytes, skews of the
+    bound tensors in bytes. readable: the range of elements, from the input's first one, that are all its own; None with gaps."""
 
     dims: tuple[Dim, ...]
     itemsize: int
@@ -158,7 +158,7 @@ class _Problem:
     out_offset: int
     in_skew: int
     out_skew: int
-    readable: tuple[int, int]
+    readable: tuple[int, int] | None
 
     @property
     def count(self) -> int:
@@ -200,7 +200,6 @@ def widen(problem: _Problem) -> _Problem:
     ratio = unit // size
     if ratio <= 1:
         return problem
-    begin, end = problem.readable
     return replace(
         problem,
         dims=(
@@ -210,7 +209,7 @@ def widen(problem: _Problem) -> _Problem:
         itemsize=unit,
         in_offset=problem.in_offset // ratio,
         out_offset=problem.out_offset // ratio,
-        readable=(begin // ratio, end // ratio),
+        readable=problem.readable and tuple(bound // ratio for bound in problem.readable),
     )
 
 
@@ -256,12 +255,12 @@ def _encode(problem: _Problem, wide_offsets: bool) -> Launch:
     out_skew = (problem.out_skew + problem.out_offset * size) % VECTOR // size
     last = sum((dim.extent - 1) * dim.stride for dim in problem.dims if dim.extent)
     wide = wide_offsets or last >= MAX_ELEMENTS
-    begin = end = 0
-    if problem.readable != (0, 0):
-        # From where the kernel counts, the boundary at or below in_offset, and no farther than its offsets can reach.
+    # Windows read whole vectors: round inwards, and no farther than offsets can reach.
+    reach = 2**62 if wide else 2**31 - 2 * VECTOR
+    begin, end, margin = -reach, reach, lanes - 1
+    if problem.readable:
         begin, end = (bound - problem.in_offset + in_skew for bound in problem.readable)
-        reach = 2**62 if wide else 2**31 - 1
-        begin, end = max(begin, -reach), min(end, reach)
+        begin, end, margin = max(-(-begin // lanes) * lanes, -reach), min(end // lanes * lanes, reach), 0
     outer = outer[::-1]
     if problem.dense:
         outer += [Dim(1, 0, 1, 0)] * (DENSE_OUTER - len(outer))
@@ -272,7 +271,7 @@ def _encode(problem: _Problem, wide_offsets: bool) -> Launch:
         edge_groups = -(-(problem.count // row.size + 1) // GROUP_THREADS)
         period = (groups + edge_groups) // edge_groups
     header = (
-        problem.out_offset, problem.in_offset, out_skew, in_skew, problem.count, begin, end,
+        problem.out_offset, problem.in_offset, out_skew, in_skew, problem.count, begin, end, margin,
         row.size, *divisor(row.size), row.left, row.extent, row.stride, len(outer), edge_groups, period, *divisor(period),
     )  # fmt: skip
     dims = tuple(n for dim in outer for n in (dim.size, *divisor(dim.size), dim.left, dim.extent, dim.stride))

@@ -81,7 +81,7 @@ def _fill_bits(dtype: torch.dtype, packing: str, packed: bytes | int) -> tuple[i
         parts = struct.unpack(packing, packed)
         value = complex(*parts) if len(parts) == 2 else parts[0]
     try:
-        vector = torch.empty(VECTOR // torch.empty((), dtype=dtype, device="cpu").element_size(), dtype=dtype, device="cpu")
+        vector = torch.empty(VECTOR // dtype.itemsize, dtype=dtype, device="cpu")
         return tuple(vector.fill_(value).view(torch.int64).tolist())
     except (RuntimeError, TypeError, OverflowError):  # NotImplementedError is a RuntimeError
         return None

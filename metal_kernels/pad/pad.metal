@@ -35,8 +35,9 @@ struct PadLaunch {
   long out_skew;        // elements between out_offset and the 16-byte boundary at or below it
   long in_skew;         // the same for in_offset
   long count;           // elements to write
-  long readable_begin;  // The elements from in_offset - in_skew on that may be read, all of them the tensor's own. An empty
-  long readable_end;    // range: the tensor has gaps, and just a row's own elements may be read.
+  long readable_begin;  // whole vectors of the input that may be read, as elements from in_offset - in_skew on: within the
+  long readable_end;    // tensor, and all of it
+  long gap_margin;      // 0; where rows have gaps between them, what a window needs of its row on each side to read no gap
   long width;           // of a row of the output
   long width_magic;     // see divide()
   long width_shift;
@@ -104,6 +105,7 @@ struct Launch {
   offset_t in_skew;
   offset_t readable_begin;
   offset_t readable_end;
+  int gap_margin;
   uint4 fill;
 };
 
@@ -121,6 +123,7 @@ inline Launch<offset_t> unpack(constant PadLaunch& p) {
   r.in_skew = offset_t(p.in_skew);
   r.readable_begin = offset_t(p.readable_begin);
   r.readable_end = offset_t(p.readable_end);
+  r.gap_margin = int(p.gap_margin);
   r.fill = uint4(uint(ulong(p.fill_low)), uint(ulong(p.fill_low) >> 32), uint(ulong(p.fill_high)), uint(ulong(p.fill_high) >> 32));
   return r;
 }
@@ -276,9 +279,8 @@ struct Window {
 
   // May both vectors be read whole, for a row that starts at `row`?
   bool readable(thread const Launch<offset_t>& p, offset_t row) const {
-    const bool gaps = p.readable_begin == p.readable_end;
-    const offset_t begin = gaps ? row : p.readable_begin;
-    const offset_t end = gaps ? row + p.extent : p.readable_end;
+    const offset_t begin = p.gap_margin != 0 ? row : p.readable_begin;
+    const offset_t end = p.gap_margin != 0 ? row + p.extent : p.readable_end;
     return low * lanes >= begin && (high + 1) * lanes <= end;
   }
 
@@ -338,22 +340,24 @@ inline void move_plain(
   PAD_UNROLL
   for (uint i = 0; i < vectors_per_thread; ++i) {
     const int e = begin + int(i * group_threads) * lanes;
-    const uint row = divide(uint(max(e, 0)), p.width_magic, p.width_shift);
-    const int x = e - int(row) * p.width;
-    const int right = p.left + p.extent;
-    const int edge = x < p.left ? p.left : x < right ? right : p.width + p.left;
-    if (e < 0 || x + lanes > edge || e + lanes > p.count) {
+    const uint row = divide(uint(e), p.width_magic, p.width_shift);
+    const int y = int(uint(e) - row * uint(p.width)) - p.left;  // along the row, from its first element of the input
+    const bool data = y >= 0 && y < p.extent;
+    const int edge = y < 0 ? 0 : data ? p.extent : p.width;
+    if (e < 0 || e + lanes > p.count || y + lanes > edge) {
       continue;
     }
     offset_t base;
-    if (x < p.left || x >= right || !locate(row, dim, base)) {
+    if (!data || !locate(row, dim, base)) {
       *reinterpret_cast<device uint4*>(out + e) = p.fill;
-    } else {
-      first[i] = base + p.in_skew + offset_t(x - p.left);
-      const bool readable = Window<T, offset_t>(first[i], 0, lanes).readable(p, base + p.in_skew);
-      windows |= uint(readable) << i;
-      singles |= uint(!readable) << i;
+      continue;
     }
+    first[i] = base + p.in_skew + offset_t(y);
+    // Conservative, and cheaper than Window::readable: it leaves out windows that happen to be aligned.
+    const bool readable = first[i] >= p.readable_begin && first[i] + lanes <= p.readable_end && y >= p.gap_margin &&
+                          y + lanes + p.gap_margin <= p.extent;
+    windows |= uint(readable) << i;
+    singles |= uint(!readable) << i;
   }
   uint4 v[vectors_per_thread];
   PAD_UNROLL

@@ -64,7 +64,7 @@ def test_wide_offsets(padding, wide_offsets, launches, itemsize):
         padding.check(x[..., 1:], pad, 1)
         padding.check(x.transpose(0, -1), pad, 1)
     assert all(record.kernel.endswith("_int64") for record in launches)
-    assert len(launches) >= 3 * len(CASES)
+    assert len(launches) > 2 * len(CASES)
 
 
 @pytest.mark.parametrize("limit", [100, 4096])
@@ -156,6 +156,7 @@ def test_views_whose_bits_are_not_their_values(padding):
     padding.assert_same(host.constant_pad_nd(m.conj(), (1, 1)), F.pad(z.conj(), (1, 1)))
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 def test_selfcheck_of_every_dtype(padding):
     for dtype in padding.dtypes:
         padding.modules.check.selfcheck(dtype)
@@ -163,20 +164,20 @@ def test_selfcheck_of_every_dtype(padding):
 
 @pytest.mark.parametrize("path", ["dense", "strided"])
 def test_selfcheck_notices_a_wrong_move(padding, monkeypatch, path):
-    """A kernel that is off by one element, in one of the paths only."""
-    host, check = padding.modules.host, padding.modules.check
+    """A crop that begins one element early, in one of the paths only."""
+    host = padding.modules.host
     real = host.plan
 
     def wrong(*args):
-        launches = real(*args)
-        if path not in launches[0].kernel:
-            return launches
-        header = (*launches[0].header[:10], launches[0].header[10] + 1, *launches[0].header[11:])
-        return (dataclasses.replace(launches[0], header=header), *launches[1:])
+        (launch,) = real(*args)
+        out_offset, in_offset, out_skew, in_skew, *rest = launch.header
+        if path in launch.kernel and in_offset and in_skew:
+            launch = dataclasses.replace(launch, header=(out_offset, in_offset - 1, out_skew, in_skew - 1, *rest))
+        return (launch,)
 
     monkeypatch.setattr(host, "plan", wrong)
-    with pytest.raises(check.SelfCheckFailure, match="bytes differ"):
-        check.selfcheck(torch.float32)
+    with pytest.raises(padding.metal_kernels.kernel.SelfCheckFailure, match="cropped and padded.*bytes differ"):
+        padding.modules.check.selfcheck(torch.float32)
 
 
 def test_bench_cases(padding):
