@@ -59,6 +59,8 @@ def load() -> ModuleType:
 
 
 def _import(library: Path) -> ModuleType:
+    import torch  # noqa: F401  (the extension needs torch's libraries in the process)
+
     loader = importlib.machinery.ExtensionFileLoader(_NAME, str(library))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(_NAME, loader))
     loader.exec_module(module)
