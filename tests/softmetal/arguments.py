@@ -1,10 +1,17 @@
 """compile_shader's arguments: from Python values to the bytes that a kernel sees, with torch's own errors."""
+
 import struct
 
 import torch
 
-_CASTS = {"fp16": torch.float16, "bf16": torch.bfloat16, "int32": torch.int32, "int16": torch.int16, "int8": torch.int8,
-          "uint8": torch.uint8}
+_CASTS = {
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "int32": torch.int32,
+    "int16": torch.int16,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+}
 _MAX_BYTES = 4096  # setBytes' limit
 _INT64 = range(-(2**63), 2**63)
 
@@ -20,19 +27,23 @@ class ArgumentCasts:
             self.default = casts
         elif isinstance(casts, dict):
             if not all(isinstance(k, int) and k >= 0 and isinstance(v, str) for k, v in casts.items()):
-                raise RuntimeError("Unable to cast Python instance of type <class 'dict'> to C++ type "
-                                   "'std::unordered_map<unsigned int, std::string>'")
+                raise RuntimeError(
+                    "Unable to cast Python instance of type <class 'dict'> to C++ type "
+                    "'std::unordered_map<unsigned int, std::string>'"
+                )
             self.by_index = casts
         else:
             raise RuntimeError(f"Unexpected caster arg type {type(casts).__name__}")
 
     def bytes_of(self, index: int, values: list, kind: type) -> bytes:
-        """The array of `values` (all int or all float) as the kernel gets it: int64 or float32 unless a cast says otherwise."""
+        """The array of `values` (all int or all float) as the kernel gets it: int64, float32, or cast."""
         cast = self.by_index.get(index, self.default)
         if kind is int:
             for value in values:
                 if value not in _INT64:
-                    raise RuntimeError(f"Unable to cast Python instance of type <class 'int'> to C++ type 'long long': {value}")
+                    raise RuntimeError(
+                        f"Unable to cast Python instance of type <class 'int'> to C++ type 'long long': {value}"
+                    )
         if not cast:
             return struct.pack(f"<{len(values)}q", *values) if kind is int else _floats(values).numpy().tobytes()
         if cast not in _CASTS:
@@ -76,13 +87,17 @@ def pack(index: int, value, casts: ArgumentCasts) -> torch.Tensor | bytes:
 def _all(values, kinds) -> list:
     for value in values:
         if not isinstance(value, kinds):
-            raise RuntimeError(f"Unable to cast Python instance of type {type(values)} to C++ type 'std::vector': {value!r}")
+            raise RuntimeError(
+                f"Unable to cast Python instance of type {type(values)} to C++ type 'std::vector': {value!r}"
+            )
     return [v if isinstance(v, float) else int(v) for v in values]
 
 
 def _limited(index: int, data: bytes) -> bytes:
     if len(data) > _MAX_BYTES:
-        raise RuntimeError(f"argument {index} has {len(data)} bytes: setBytes takes {_MAX_BYTES} at most. Pass a tensor instead.")
+        raise RuntimeError(
+            f"argument {index} has {len(data)} bytes: setBytes takes {_MAX_BYTES} at most. Pass a tensor instead."
+        )
     return data
 
 

@@ -1,4 +1,5 @@
 """What was launched: counts always, and on request enough to launch it again elsewhere."""
+
 import contextlib
 import threading
 from collections import Counter
@@ -42,7 +43,7 @@ class LaunchRecord:
 
 
 class LaunchLog:
-    """Launches of this process. `counts[kernel]` always; `with launches.record() as made:` collects LaunchRecords in `made`."""
+    """Launches of this process. `counts[kernel]` always; `with launches.record() as made:` fills `made`."""
 
     def __init__(self):
         self.counts: Counter[str] = Counter()

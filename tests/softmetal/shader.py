@@ -1,11 +1,12 @@
-"""torch.mps.compile_shader on the software Metal device: the contract of torch 2.9 to 2.15, and a device that is severe.
+"""torch.mps.compile_shader on the software Metal device: the contract of torch 2.9 to 2.15, severely kept.
 
     library = compile_shader(source)                 # SyntaxError: "program_source:3:9: error: ..."
     library.scale(x, y, 2.0, threads=x.numel(), group_size=256)
 
-What a launch does wrong raises KernelFault at once (a GPU would run on): see runtime.fault. For tests there is more here:
-`seed`, `schedule`, `checks`, `strict`, `check_written`, `launches`.
+What a launch does wrong raises KernelFault at once (a GPU would run on): see runtime.fault. For tests there
+is more here: `seed`, `schedule`, `checks`, `strict`, `check_written`, `launches`.
 """
+
 import contextlib
 import ctypes
 import os
@@ -19,8 +20,20 @@ from .recording import LaunchLog, LaunchRecord
 from .runtime import KernelFault
 from .runtime.launch import MAX_BUFFERS, WATCHDOG_SECONDS, Bound, launch
 
-__all__ = ["KernelFault", "LaunchRecord", "Library", "Kernel", "check_written", "checks", "compile_shader", "launches", "schedule",
-           "seed", "settings", "strict"]
+__all__ = [
+    "KernelFault",
+    "LaunchRecord",
+    "Library",
+    "Kernel",
+    "check_written",
+    "checks",
+    "compile_shader",
+    "launches",
+    "schedule",
+    "seed",
+    "settings",
+    "strict",
+]
 
 MAX_THREADS = 1024
 SIMD_WIDTH = 32
@@ -47,8 +60,13 @@ def has_error_buffer() -> bool:
 
 
 @contextlib.contextmanager
-def schedule(seed: int | None = None, *, checks: bool | None = None, strict: bool | None = None,
-             watchdog_seconds: float | None = None) -> Iterator[None]:
+def schedule(
+    seed: int | None = None,
+    *,
+    checks: bool | None = None,
+    strict: bool | None = None,
+    watchdog_seconds: float | None = None,
+) -> Iterator[None]:
     """Run the launches inside under other settings (of the whole process): `with schedule(seed=3): ...`
 
     seed: order of threadgroups, SIMD-groups and lanes; a right kernel gives the same bits under every seed.
@@ -69,12 +87,12 @@ def seed(value: int) -> None:
 
 
 def checks(on: bool) -> None:
-    """Turn all checks on (the default) or off: the fast mode, for demos. $SOFTMETAL_CHECKS=0 is the same at start-up."""
+    """Turn all checks on (the default) or off: the fast mode, for demos. $SOFTMETAL_CHECKS=0: off from the start."""
     settings.checked = bool(on)
 
 
 def strict(on: bool) -> None:
-    """After every launch, check_written each tensor that the kernel may write to. Off by default: it may fill a part only."""
+    """After every launch, check_written each tensor that the kernel may write to. Off at first: it may fill a part."""
     settings.strict = bool(on)
 
 
@@ -90,9 +108,16 @@ def check_written(tensor: torch.Tensor) -> None:
         return
     kernel = library.smr_unwritten_kernel(tensor.data_ptr()).decode()
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(first), tensor.shape)) if tensor.dim() else ()
-    raise KernelFault("unwritten", kernel, (
-        f"element {first} (index {index}) of a {tuple(tensor.shape)} {tensor.dtype} tensor was never written: it was allocated "
-        "without a value, bound, and left so. Cover it by the grid or fill the tensor first."), element=first)
+    raise KernelFault(
+        "unwritten",
+        kernel,
+        (
+            f"element {first} (index {index}) of a {tuple(tensor.shape)} {tensor.dtype} tensor was never "
+            f"written: it was allocated "
+            "without a value, bound, and left so. Cover it by the grid or fill the tensor first."
+        ),
+        element=first,
+    )
 
 
 def compile_shader(source: str) -> "Library":
@@ -153,9 +178,9 @@ class Kernel:
     def __call__(self, *args, threads=None, group_size=None, arg_casts=None, **options) -> None:
         """kernel(*args, threads=None, group_size=None, arg_casts=None, error_buf_idx=None)
 
-        args: bound to [[buffer(0)]] on. Tensors by storage and offset, without strides; a 0-dim CPU tensor, float (float32), int
-        and bool (int64) by value; lists of ints or floats as arrays. arg_casts: "fp16", "bf16", "int32", "int16", "int8", "uint8"
-        for all values, or {index: cast}.
+        args: bound to [[buffer(0)]] on. Tensors by storage and offset, without strides; a 0-dim CPU tensor, float
+        (float32), int and bool (int64) by value; lists of ints or floats as arrays.
+        arg_casts: "fp16", "bf16", "int32", "int16", "int8", "uint8" for all values, or {index: cast}.
         threads: total threads, an int or up to three; default numel of the first tensor. group_size: the same rank.
         Raises RuntimeError (arguments), ValueError (group too large), KernelFault.
         """
@@ -182,7 +207,9 @@ class Kernel:
         grid, group = (*grid, 1, 1)[:3], (*group, 1, 1)[:3]
         if group[0] * group[1] * group[2] > limit:
             raise ValueError(f"Threadgroup size exceeds {limit} limit")
-        launches.note(self._name, lambda: LaunchRecord.of(self._library._source, self._name, args, arg_casts, grid, group))
+        launches.note(
+            self._name, lambda: LaunchRecord.of(self._library._source, self._name, args, arg_casts, grid, group)
+        )
         self._run(values, grid, group)
         if settings.strict and settings.checked:
             writable = {a.index for a in self._meta.arguments if not a.const and a.address_space == "device"}
@@ -192,20 +219,45 @@ class Kernel:
 
     def _run(self, values: list, grid: tuple[int, int, int], group: tuple[int, int, int]) -> None:
         if 0 in grid or 0 in group:
-            raise KernelFault("zero_size_grid", self._name, (
-                f"launched with threads={grid}, group_size={group}. Metal's validation refuses a grid without threads: "
-                "return before the launch when there is nothing to do."))
+            raise KernelFault(
+                "zero_size_grid",
+                self._name,
+                (
+                    f"launched with threads={grid}, group_size={group}. Metal's validation refuses a grid "
+                    f"without threads: "
+                    "return before the launch when there is nothing to do."
+                ),
+            )
         if max(grid) > _GRID_LIMIT:
-            raise KernelFault("grid_too_large", self._name, (
-                f"{max(grid)} threads in one dimension: positions are uint and would wrap. Use a second dimension or a loop."))
+            raise KernelFault(
+                "grid_too_large",
+                self._name,
+                (
+                    f"{max(grid)} threads in one dimension: positions are uint and would wrap. Use a second "
+                    f"dimension or a loop."
+                ),
+            )
         compiled, library = self._library._variant(settings.checked)
         entry = ctypes.cast(getattr(library, compiled.kernels[self._name].symbol), ctypes.c_void_p).value
-        launch(str(compiled.path), entry, self._name, self._bind(values), grid, group, seed=settings.seed, checked=settings.checked,
-               watchdog_seconds=settings.watchdog_seconds)
+        launch(
+            str(compiled.path),
+            entry,
+            self._name,
+            self._bind(values),
+            grid,
+            group,
+            seed=settings.seed,
+            checked=settings.checked,
+            watchdog_seconds=settings.watchdog_seconds,
+        )
 
     def _bind(self, values: list) -> list[Bound]:
         if len(values) > MAX_BUFFERS:
-            raise KernelFault("argument", self._name, f"{len(values)} arguments: Metal has {MAX_BUFFERS} buffers, 0 to {MAX_BUFFERS - 1}.")
+            raise KernelFault(
+                "argument",
+                self._name,
+                f"{len(values)} arguments: Metal has {MAX_BUFFERS} buffers, 0 to {MAX_BUFFERS - 1}.",
+            )
         declared = {argument.index: argument for argument in self._meta.arguments}
         values = values + [None] * (max(declared, default=-1) + 1 - len(values))
         bindings = []
@@ -215,10 +267,18 @@ class Kernel:
             if isinstance(value, torch.Tensor):
                 address, reach = _address(value, self._name, index)
                 if argument and settings.checked and reach and address % max(1, argument.alignment):
-                    raise KernelFault("misaligned", self._name, (
-                        f"buffer({index}) '{name}' is a pointer to {argument.type}, which needs {argument.alignment}-byte alignment, and the "
-                        f"tensor starts at byte {value.storage_offset() * value.element_size()} of its storage. Take the scalar path for it."),
-                        buffer=index, name=name)
+                    raise KernelFault(
+                        "misaligned",
+                        self._name,
+                        (
+                            f"buffer({index}) '{name}' is a pointer to {argument.type}, which needs "
+                            f"{argument.alignment}-byte alignment, and the "
+                            f"tensor starts at byte {value.storage_offset() * value.element_size()} of its "
+                            f"storage. Take the scalar path for it."
+                        ),
+                        buffer=index,
+                        name=name,
+                    )
                 bindings.append(Bound(index, address, reach, name, size, constant))
             else:
                 bindings.append(Bound(index, value, len(value or b""), name, size, True))
@@ -228,8 +288,10 @@ class Kernel:
 def _address(tensor: torch.Tensor, kernel: str, index: int) -> tuple[int, int]:
     """Address of the first element and the bytes from there to the last one that sizes and strides reach."""
     if tensor.device.type != "mps":
-        raise KernelFault("argument", kernel, f"buffer({index}) is a tensor on {tensor.device}: its pointer means nothing to the GPU.")
+        raise KernelFault(
+            "argument", kernel, f"buffer({index}) is a tensor on {tensor.device}: its pointer means nothing to the GPU."
+        )
     if not tensor.numel():
         return 0, 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), (last + 1) * tensor.element_size()

@@ -1,4 +1,5 @@
 """Builds the runtime into the cache, named by the content of its sources, and loads it."""
+
 import ctypes
 import hashlib
 import importlib.metadata
@@ -13,14 +14,25 @@ from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
 _SOURCES = _HERE / "csrc"
-_FLAGS = ["-std=c++17", "-O3", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti", "-fno-plt", "-fvisibility=hidden",
-          "-Wall", "-Wextra", "-pthread"]
+_FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-fPIC",
+    "-shared",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-plt",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-pthread",
+]
 _lock = threading.Lock()
 _loaded = None
 
 
 def build_directory() -> Path:
-    """Where compiled things go: `$SOFTMETAL_CACHE`, or `.cache/softmetal` in the repository; a folder a torch version."""
+    """Where compiled things go: `$SOFTMETAL_CACHE`, or `.cache/softmetal` in the repository; then by torch."""
     root = os.environ.get("SOFTMETAL_CACHE")
     root = Path(root) if root else _HERE.parents[2] / ".cache" / "softmetal"
     try:
@@ -53,7 +65,17 @@ def library_path() -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         made = Path(scratch) / path.name
-        command = [*compiler, *_FLAGS, f"-I{_HERE}", *map(str, sources), f"-Wl,-soname,{path.name}", "-o", str(made), "-ldl", "-lrt"]
+        command = [
+            *compiler,
+            *_FLAGS,
+            f"-I{_HERE}",
+            *map(str, sources),
+            f"-Wl,-soname,{path.name}",
+            "-o",
+            str(made),
+            "-ldl",
+            "-lrt",
+        ]
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode:
             raise RuntimeError(f"The software Metal runtime does not build: {shlex.join(command)}\n{result.stderr}")

@@ -1,4 +1,5 @@
 """KernelFault: what a kernel did wrong, in a message that its author can act on."""
+
 from dataclasses import dataclass
 
 
@@ -20,8 +21,9 @@ class Lane:
         return self.thread // 32
 
     def __str__(self):
-        return (f"thread {self.thread} of threadgroup {self.threadgroup} "
-                f"(lane {self.lane} of SIMD-group {self.simdgroup})")
+        return (
+            f"thread {self.thread} of threadgroup {self.threadgroup} (lane {self.lane} of SIMD-group {self.simdgroup})"
+        )
 
     @property
     def where(self) -> str:
@@ -35,13 +37,26 @@ class KernelFault(RuntimeError):
     barrier), "simd_divergence", "missing_lane", "watchdog", "crash", "stack_overflow", "arithmetic", "zero_size_grid",
     "grid_too_large", "argument", "out_of_memory".
     kernel: its host name. lanes: the thread that was stopped, and for races the one it conflicts with. buffer: n of
-    [[buffer(n)]] or None. name: of the memory. offset: bytes from its start. element: offset in elements. size: bytes bound.
+    [[buffer(n)]] or None. name: of the memory. offset: bytes from its start. element: offset in
+    elements. size: bytes bound.
     seed: of the schedule under which it showed.
     """
 
-    def __init__(self, kind: str, kernel: str, text: str, *, lanes: tuple[Lane, ...] = (), buffer: int | None = None,
-                 name: str = "", offset: int | None = None, element: int | None = None, size: int | None = None,
-                 line: int = 0, seed: int | None = None):
+    def __init__(
+        self,
+        kind: str,
+        kernel: str,
+        text: str,
+        *,
+        lanes: tuple[Lane, ...] = (),
+        buffer: int | None = None,
+        name: str = "",
+        offset: int | None = None,
+        element: int | None = None,
+        size: int | None = None,
+        line: int = 0,
+        seed: int | None = None,
+    ):
         self.kind, self.kernel, self.lanes, self.buffer, self.name = kind, kernel, lanes, buffer, name
         self.offset, self.element, self.size, self.line, self.seed = offset, element, size, line, seed
         tail = "" if seed is None else f" [software Metal, schedule seed {seed}]"

@@ -1,4 +1,5 @@
 """smr_launch from Python: bindings in, a KernelFault out if the kernel did something wrong."""
+
 import ctypes
 from dataclasses import dataclass
 
@@ -10,38 +11,84 @@ READ_ONLY, BY_VALUE, UNSET = 1, 2, 4
 WATCHDOG_SECONDS = 30.0  # of processor time here; about what keeps an M1 busy for half a second
 MAX_BUFFERS = 31
 _SPACES = ("memory", "buffer", "argument", "threadgroup variable", "program-scope constant", "stack")
-_OPERATIONS = ("SIMD collective", "simd_sum", "simd_product", "simd_min", "simd_max", "simd_and", "simd_or", "simd_xor",
-               "simd_shuffle", "simd_shuffle_up", "simd_shuffle_down", "simd_shuffle_xor", "simd_broadcast",
-               "SIMD prefix operation", "simd_ballot", "simdgroup_matrix operation", "quad operation")
+_OPERATIONS = (
+    "SIMD collective",
+    "simd_sum",
+    "simd_product",
+    "simd_min",
+    "simd_max",
+    "simd_and",
+    "simd_or",
+    "simd_xor",
+    "simd_shuffle",
+    "simd_shuffle_up",
+    "simd_shuffle_down",
+    "simd_shuffle_xor",
+    "simd_broadcast",
+    "SIMD prefix operation",
+    "simd_ballot",
+    "simdgroup_matrix operation",
+    "quad operation",
+)
 
 
 class _Binding(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("size", ctypes.c_uint64), ("name", ctypes.c_char_p), ("index", ctypes.c_uint32),
-                ("element_size", ctypes.c_uint32), ("flags", ctypes.c_uint32)]
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("size", ctypes.c_uint64),
+        ("name", ctypes.c_char_p),
+        ("index", ctypes.c_uint32),
+        ("element_size", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+    ]
 
 
 class _Info(ctypes.Structure):
-    _fields_ = [("entry", ctypes.c_void_p), ("kernel", ctypes.c_char_p), ("bindings", ctypes.POINTER(_Binding)),
-                ("binding_count", ctypes.c_uint32), ("threads", ctypes.c_uint32 * 3), ("group_size", ctypes.c_uint32 * 3),
-                ("flags", ctypes.c_uint32), ("seed", ctypes.c_uint64), ("watchdog_seconds", ctypes.c_double)]
+    _fields_ = [
+        ("entry", ctypes.c_void_p),
+        ("kernel", ctypes.c_char_p),
+        ("bindings", ctypes.POINTER(_Binding)),
+        ("binding_count", ctypes.c_uint32),
+        ("threads", ctypes.c_uint32 * 3),
+        ("group_size", ctypes.c_uint32 * 3),
+        ("flags", ctypes.c_uint32),
+        ("seed", ctypes.c_uint64),
+        ("watchdog_seconds", ctypes.c_double),
+    ]
 
 
 class _Lane(ctypes.Structure):
-    _fields_ = [("group", ctypes.c_uint32 * 3), ("thread", ctypes.c_uint32), ("access", ctypes.c_uint32),
-                ("line", ctypes.c_int32), ("pc", ctypes.c_uint64)]
+    _fields_ = [
+        ("group", ctypes.c_uint32 * 3),
+        ("thread", ctypes.c_uint32),
+        ("access", ctypes.c_uint32),
+        ("line", ctypes.c_int32),
+        ("pc", ctypes.c_uint64),
+    ]
 
 
 class _Report(ctypes.Structure):
-    _fields_ = [("kind", ctypes.c_uint32), ("space", ctypes.c_uint32), ("lane_count", ctypes.c_uint32), ("lanes", _Lane * 2),
-                ("buffer", ctypes.c_int32), ("element_size", ctypes.c_uint32), ("offset", ctypes.c_int64),
-                ("access_size", ctypes.c_uint64), ("bound_size", ctypes.c_uint64), ("address", ctypes.c_uint64),
-                ("library_base", ctypes.c_uint64), ("op", ctypes.c_uint32), ("name", ctypes.c_char * 128),
-                ("text", ctypes.c_char * 768)]
+    _fields_ = [
+        ("kind", ctypes.c_uint32),
+        ("space", ctypes.c_uint32),
+        ("lane_count", ctypes.c_uint32),
+        ("lanes", _Lane * 2),
+        ("buffer", ctypes.c_int32),
+        ("element_size", ctypes.c_uint32),
+        ("offset", ctypes.c_int64),
+        ("access_size", ctypes.c_uint64),
+        ("bound_size", ctypes.c_uint64),
+        ("address", ctypes.c_uint64),
+        ("library_base", ctypes.c_uint64),
+        ("op", ctypes.c_uint32),
+        ("name", ctypes.c_char * 128),
+        ("text", ctypes.c_char * 768),
+    ]
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What one [[buffer(index)]] gets. data: an address (device memory) or bytes (an argument by value); None: never set."""
+    """What one [[buffer(index)]] gets. data: an address (device memory) or bytes (by value); None: never set."""
 
     index: int
     data: int | bytes | None
@@ -51,16 +98,25 @@ class Bound:
     read_only: bool = False
 
 
-def launch(library: str, entry: int, kernel: str, bindings: list[Bound], threads: tuple[int, int, int],
-           group_size: tuple[int, int, int], *, seed: int = 0, checked: bool = True,
-           watchdog_seconds: float = WATCHDOG_SECONDS) -> None:
+def launch(
+    library: str,
+    entry: int,
+    kernel: str,
+    bindings: list[Bound],
+    threads: tuple[int, int, int],
+    group_size: tuple[int, int, int],
+    *,
+    seed: int = 0,
+    checked: bool = True,
+    watchdog_seconds: float = WATCHDOG_SECONDS,
+) -> None:
     """Run the kernel at address `entry` of the shared object `library` on a grid of `threads`. Raises KernelFault.
 
     Returns when the kernel is done. One launch runs at a time; other threads wait their turn (without the GIL).
     """
     table = (_Binding * max(1, len(bindings)))()
     kept = []
-    for slot, bound in zip(table, bindings):
+    for slot, bound in zip(table, bindings, strict=False):
         slot.index, slot.element_size, slot.name = bound.index, bound.element_size, bound.name.encode()
         slot.flags = READ_ONLY if bound.read_only else 0
         if bound.data is None:
@@ -72,8 +128,17 @@ def launch(library: str, entry: int, kernel: str, bindings: list[Bound], threads
             slot.flags |= BY_VALUE
         else:
             slot.data, slot.size = bound.data, bound.size
-    info = _Info(entry, kernel.encode(), table, len(bindings), (ctypes.c_uint32 * 3)(*threads),
-                 (ctypes.c_uint32 * 3)(*group_size), 1 if checked else 0, seed & (2**64 - 1), watchdog_seconds)
+    info = _Info(
+        entry,
+        kernel.encode(),
+        table,
+        len(bindings),
+        (ctypes.c_uint32 * 3)(*threads),
+        (ctypes.c_uint32 * 3)(*group_size),
+        1 if checked else 0,
+        seed & (2**64 - 1),
+        watchdog_seconds,
+    )
     report = _Report()
     if build.load().smr_launch(ctypes.byref(info), ctypes.byref(report)):
         raise _fault(report, library, kernel, seed, watchdog_seconds)
@@ -91,9 +156,18 @@ def _fault(report: _Report, library: str, kernel: str, seed: int, watchdog_secon
     element_size = max(1, report.element_size)
     known = bool(report.space)
     return KernelFault(
-        kind, kernel, text, lanes=lanes, buffer=report.buffer if report.buffer >= 0 else None, name=report.name.decode(),
-        offset=report.offset if known else None, element=report.offset // element_size if known else None,
-        size=report.bound_size if known else None, line=lanes[0].line if lanes else 0, seed=seed)
+        kind,
+        kernel,
+        text,
+        lanes=lanes,
+        buffer=report.buffer if report.buffer >= 0 else None,
+        name=report.name.decode(),
+        offset=report.offset if known else None,
+        element=report.offset // element_size if known else None,
+        size=report.bound_size if known else None,
+        line=lanes[0].line if lanes else 0,
+        seed=seed,
+    )
 
 
 def _memory(report: _Report) -> str:
@@ -107,19 +181,29 @@ def _memory(report: _Report) -> str:
 
 
 def _doing(lane: Lane, past: bool = False) -> str:
-    words = {"read": ("reads", "read"), "write": ("writes", "wrote"), "atomic": ("atomically accesses", "atomically accessed")}
+    words = {
+        "read": ("reads", "read"),
+        "write": ("writes", "wrote"),
+        "atomic": ("atomically accesses", "atomically accessed"),
+    }
     return words[lane.access][past] if lane.access else ("stops" if not past else "stopped")
 
 
 def _race(report, lanes, memory, _):
     one, other = lanes
     if one.threadgroup != other.threadgroup:
-        advice = "Threadgroups of one launch run in any order: give each its own part of the buffer, use atomics, or launch twice."
+        advice = (
+            "Threadgroups of one launch run in any order: give each its own part of the buffer, use atomics, or launch "
+            "twice."
+        )
     elif report.space == 3:
         advice = "Put threadgroup_barrier(mem_flags::mem_threadgroup) between the two."
     else:
         advice = "Put threadgroup_barrier(mem_flags::mem_device) between the two, or let one thread do both."
-    return "race", (f"{one} {_doing(one)} {memory}{one.where}; {other} {_doing(other, True)} it{other.where}, and nothing orders the two. {advice}")
+    return "race", (
+        f"{one} {_doing(one)} {memory}{one.where}; {other} {_doing(other, True)} it{other.where}, and nothing "
+        f"orders the two. {advice}"
+    )
 
 
 def _out_of_bounds(report, lanes, memory, _):
@@ -131,15 +215,21 @@ def _out_of_bounds(report, lanes, memory, _):
     how = f"{-report.offset} bytes before its start" if report.offset < 0 else f"{past} bytes past its end"
     advice = "Check the index against the size that was passed."
     if report.space == 2 and 0 <= report.offset < report.element_size:
-        advice = "The parameter's type is wider than what was bound: ints arrive as 8 bytes, floats as 4, unless arg_casts says otherwise."
+        advice = (
+            "The parameter's type is wider than what was bound: ints arrive as 8 bytes, floats as 4, unless arg_casts "
+            "says otherwise."
+        )
     elif not report.bound_size:
         advice = "Nothing is bound there: the argument is missing, or the tensor is empty."
     return "out_of_bounds", f"{lane} {verb} {report.access_size} bytes at {memory}{lane.where}: {how}. {advice}"
 
 
 def _uninitialised(report, lanes, memory, _):
-    advice = ("Write it first, and put a threadgroup_barrier(mem_flags::mem_threadgroup) after the writes." if report.space == 3
-              else "No op and no kernel has written it since it was allocated: fill the tensor before binding it.")
+    advice = (
+        "Write it first, and put a threadgroup_barrier(mem_flags::mem_threadgroup) after the writes."
+        if report.space == 3
+        else "No op and no kernel has written it since it was allocated: fill the tensor before binding it."
+    )
     return "uninitialised_read", f"{lanes[0]} reads {memory}{lanes[0].where}, which nobody has written. {advice}"
 
 
@@ -149,31 +239,45 @@ def _read_only(report, lanes, memory, _):
 
 def _misaligned(report, lanes, memory, _):
     lane = lanes[0]
-    return "misaligned", (f"{lane} {_doing(lane)} {report.access_size} bytes at {memory}{lane.where}, address {report.address:#x}, which is "
-                          "not a multiple of what the type needs. Take the vector path only when offset and row length allow it.")
+    return "misaligned", (
+        f"{lane} {_doing(lane)} {report.access_size} bytes at {memory}{lane.where}, address "
+        f"{report.address:#x}, which is "
+        "not a multiple of what the type needs. Take the vector path only when offset and row length allow it."
+    )
 
 
 def _barrier(report, lanes, memory, _):
-    return "divergence", (f"threads of threadgroup {lanes[0].threadgroup} part ways at the threadgroup_barrier{lanes[0].where}: "
-                          f"{report.text.decode()}. Every thread of a threadgroup must reach the same barrier: no return, break or if round it.")
+    return "divergence", (
+        f"threads of threadgroup {lanes[0].threadgroup} part ways at the threadgroup_barrier{lanes[0].where}: "
+        f"{report.text.decode()}. Every thread of a threadgroup must reach the same barrier: no return, break "
+        f"or if round it."
+    )
 
 
 def _simd(report, lanes, memory, _):
     what = _OPERATIONS[report.op] if 0 < report.op < len(_OPERATIONS) else "simdgroup_barrier"
     return "simd_divergence", (
-        f"lanes of SIMD-group {lanes[0].simdgroup} of threadgroup {lanes[0].threadgroup} part ways at {what}{lanes[0].where}: "
-        f"{report.text.decode()}. Every lane must reach it: give inactive lanes a neutral value instead of leaving them out.")
+        f"lanes of SIMD-group {lanes[0].simdgroup} of threadgroup {lanes[0].threadgroup} part ways at "
+        f"{what}{lanes[0].where}: "
+        f"{report.text.decode()}. Every lane must reach it: give inactive lanes a neutral value instead of "
+        f"leaving them out."
+    )
 
 
 def _missing_lane(report, lanes, memory, _):
     what = _OPERATIONS[report.op] if report.op < len(_OPERATIONS) else "SIMD collective"
-    return "missing_lane", (f"{what}{lanes[0].where} in {lanes[0]} reads lane {report.offset}, and this SIMD-group has {report.bound_size} "
-                            "lanes: a partial last threadgroup. Launch whole SIMD-groups or bound the lane.")
+    return "missing_lane", (
+        f"{what}{lanes[0].where} in {lanes[0]} reads lane {report.offset}, and this SIMD-group has {report.bound_size} "
+        "lanes: a partial last threadgroup. Launch whole SIMD-groups or bound the lane."
+    )
 
 
 def _watchdog(report, lanes, memory, seconds):
-    return "watchdog", (f"still running after {seconds:g} s of processor time, in {lanes[0]}{lanes[0].where}. A GPU's watchdog would have "
-                        "ended it: look for a loop that does not end, or split the work over several launches.")
+    return "watchdog", (
+        f"still running after {seconds:g} s of processor time, in {lanes[0]}{lanes[0].where}. A GPU's watchdog "
+        f"would have "
+        "ended it: look for a loop that does not end, or split the work over several launches."
+    )
 
 
 def _crash(report, lanes, memory, _):
@@ -182,11 +286,17 @@ def _crash(report, lanes, memory, _):
 
 
 def _stack(report, lanes, memory, _):
-    return "stack_overflow", f"{lanes[0]} ran out of its 256 KiB of stack{lanes[0].where}: a recursion, or a very large local array."
+    return (
+        "stack_overflow",
+        f"{lanes[0]} ran out of its 256 KiB of stack{lanes[0].where}: a recursion, or a very large local array.",
+    )
 
 
 def _arithmetic(report, lanes, memory, _):
-    return "arithmetic", f"{lanes[0]} divided an integer by zero (or the smallest one by -1){lanes[0].where}: undefined in Metal."
+    return (
+        "arithmetic",
+        f"{lanes[0]} divided an integer by zero (or the smallest one by -1){lanes[0].where}: undefined in Metal.",
+    )
 
 
 def _memory_full(report, lanes, memory, _):
@@ -194,5 +304,18 @@ def _memory_full(report, lanes, memory, _):
 
 
 # By enum smr_kind of softmetal_abi.h.
-_WORDING = {1: _race, 2: _out_of_bounds, 3: _uninitialised, 4: _read_only, 5: _barrier, 6: _simd, 7: _missing_lane, 8: _watchdog,
-            9: _crash, 10: _stack, 11: _arithmetic, 12: _memory_full, 13: _misaligned}
+_WORDING = {
+    1: _race,
+    2: _out_of_bounds,
+    3: _uninitialised,
+    4: _read_only,
+    5: _barrier,
+    6: _simd,
+    7: _missing_lane,
+    8: _watchdog,
+    9: _crash,
+    10: _stack,
+    11: _arithmetic,
+    12: _memory_full,
+    13: _misaligned,
+}

@@ -1,4 +1,5 @@
 """Every planted fault is caught, with the same verdict under every seed; its right twin passes, with the same bits."""
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,38 +53,163 @@ def xy(n=64):
 
 TILE = "threadgroup_barrier(mem_flags::mem_threadgroup)"
 PLANTED = [
-    Planted("reverse_broken", "reverse_fixed", "race", xy(128), 128, lanes=2, lines=("tile[t] = x[i];", "y[i] = tile[63 - t]"), says=(TILE,), name="tile"),
+    Planted(
+        "reverse_broken",
+        "reverse_fixed",
+        "race",
+        xy(128),
+        128,
+        lanes=2,
+        lines=("tile[t] = x[i];", "y[i] = tile[63 - t]"),
+        says=(TILE,),
+        name="tile",
+    ),
     Planted("rounds_broken", "rounds_fixed", "race", xy(), lanes=2, name="tile", says=(TILE,)),
     Planted("exchange_broken", "exchange_fixed", "race", xy(), lanes=2, name="x", says=("mem_flags::mem_device",)),
     Planted("wrong_flag_broken", "reverse_fixed", "race", xy(), lanes=2, name="tile"),
     Planted("no_flag_broken", "reverse_fixed", "race", xy(), lanes=2, name="tile"),
     Planted("simd_barrier_broken", "simd_barrier_fixed", "race", xy(), lanes=2, name="tile"),
     Planted("collective_broken", "collective_fixed", "race", xy(), lanes=2, name="tile"),
-    Planted("same_value_broken", "same_value_fixed", "race", lambda: (zeros(1, torch.int32),), lanes=2, lines=("y[0] = 1;", "y[0] = 1;"), name="y"),
-    Planted("overlap_broken", "overlap_fixed", "race", lambda: (zeros(96),), 96, 32, lanes=2, name="y", says=("any order",)),
-    Planted("halves_broken", "halves_fixed", "race", lambda: (zeros(64, torch.float16), zeros(64, torch.int32)), lanes=2, name="y"),
-    Planted("read_past_broken", "read_past_fixed", "out_of_bounds", xy(), lines=("y[i] = x[i + 1];",), name="x",
-            says=("reads 4 bytes", "element 64", "256 bytes", "4 bytes past its end", "buffer(0) 'x'")),
+    Planted(
+        "same_value_broken",
+        "same_value_fixed",
+        "race",
+        lambda: (zeros(1, torch.int32),),
+        lanes=2,
+        lines=("y[0] = 1;", "y[0] = 1;"),
+        name="y",
+    ),
+    Planted(
+        "overlap_broken", "overlap_fixed", "race", lambda: (zeros(96),), 96, 32, lanes=2, name="y", says=("any order",)
+    ),
+    Planted(
+        "halves_broken",
+        "halves_fixed",
+        "race",
+        lambda: (zeros(64, torch.float16), zeros(64, torch.int32)),
+        lanes=2,
+        name="y",
+    ),
+    Planted(
+        "read_past_broken",
+        "read_past_fixed",
+        "out_of_bounds",
+        xy(),
+        lines=("y[i] = x[i + 1];",),
+        name="x",
+        says=("reads 4 bytes", "element 64", "256 bytes", "4 bytes past its end", "buffer(0) 'x'"),
+    ),
     Planted("read_before_broken", None, "out_of_bounds", xy(), name="x", says=("4 bytes before its start",)),
-    Planted("write_past_broken", "write_past_fixed", "out_of_bounds", xy(), lines=("y[i + 1] = x[i];",), name="y", says=("writes 4 bytes", "buffer(1) 'y'")),
+    Planted(
+        "write_past_broken",
+        "write_past_fixed",
+        "out_of_bounds",
+        xy(),
+        lines=("y[i + 1] = x[i];",),
+        name="y",
+        says=("writes 4 bytes", "buffer(1) 'y'"),
+    ),
     Planted("write_const_broken", None, "read_only_write", xy(), name="x"),
-    Planted("list_broken", "list_fixed", "out_of_bounds", lambda: ([1, 2, 3, 4], zeros(4, torch.int64)), 4, 4, name="sizes", says=("element 4",)),
-    Planted("table_broken", "table_fixed", "out_of_bounds", lambda: (zeros(4),), 4, 4, says=("program-scope constant", "16 bytes")),
-    Planted("tile_read_broken", "tile_read_fixed", "out_of_bounds", lambda: (zeros(32),), 32, 32, name="tile", says=("threadgroup variable", "128 bytes")),
+    Planted(
+        "list_broken",
+        "list_fixed",
+        "out_of_bounds",
+        lambda: ([1, 2, 3, 4], zeros(4, torch.int64)),
+        4,
+        4,
+        name="sizes",
+        says=("element 4",),
+    ),
+    Planted(
+        "table_broken",
+        "table_fixed",
+        "out_of_bounds",
+        lambda: (zeros(4),),
+        4,
+        4,
+        says=("program-scope constant", "16 bytes"),
+    ),
+    Planted(
+        "tile_read_broken",
+        "tile_read_fixed",
+        "out_of_bounds",
+        lambda: (zeros(32),),
+        32,
+        32,
+        name="tile",
+        says=("threadgroup variable", "128 bytes"),
+    ),
     Planted("tile_write_broken", None, "out_of_bounds", lambda: (zeros(32),), 32, 32, name="tile", says=("writes",)),
     Planted("struct_broken", None, "out_of_bounds", lambda: ([2, 3], zeros(4, torch.int64)), 4, 4, name="shape"),
-    Planted("wide_int_broken", "wide_int_fixed", "out_of_bounds", lambda: (5, zeros(4, torch.int64)), 4, 4, name="n",
-            says=("of 8 bytes", "wider than what was bound")),
-    Planted("tail_broken", "tail_fixed", "out_of_bounds", lambda: (floats(150), zeros(3)), 150, 64, name="x", says=("threadgroup (2, 0, 0)",)),
+    Planted(
+        "wide_int_broken",
+        "wide_int_fixed",
+        "out_of_bounds",
+        lambda: (5, zeros(4, torch.int64)),
+        4,
+        4,
+        name="n",
+        says=("of 8 bytes", "wider than what was bound"),
+    ),
+    Planted(
+        "tail_broken",
+        "tail_fixed",
+        "out_of_bounds",
+        lambda: (floats(150), zeros(3)),
+        150,
+        64,
+        name="x",
+        says=("threadgroup (2, 0, 0)",),
+    ),
     Planted("vector_broken", "vector_fixed", "misaligned", lambda: (floats(65), zeros(64)), 16, 16, name="x"),
-    Planted("unset_tile_broken", "unset_tile_fixed", "uninitialised_read", lambda: (zeros(32),), 32, 32, name="tile", says=("byte 124",), lines=("y[t] = tile[t];",)),
-    Planted("early_return_broken", "early_return_fixed", "divergence", lambda: (zeros(64),), lines=("threadgroup_barrier",),
-            says=("threads 0-39 are at threadgroup_barrier", "threads 40-63 have finished")),
+    Planted(
+        "unset_tile_broken",
+        "unset_tile_fixed",
+        "uninitialised_read",
+        lambda: (zeros(32),),
+        32,
+        32,
+        name="tile",
+        says=("byte 124",),
+        lines=("y[t] = tile[t];",),
+    ),
+    Planted(
+        "early_return_broken",
+        "early_return_fixed",
+        "divergence",
+        lambda: (zeros(64),),
+        lines=("threadgroup_barrier",),
+        says=("threads 0-39 are at threadgroup_barrier", "threads 40-63 have finished"),
+    ),
     Planted("two_barriers_broken", None, "divergence", lambda: (zeros(64),), says=("thread 0 is at", "thread 1 is at")),
-    Planted("collective_return_broken", "collective_return_fixed", "simd_divergence", lambda: (zeros(32),), 32, 32, lines=("simd_sum",),
-            says=("lane 7 has finished", "lanes 8-31 are at simd_sum")),
-    Planted("two_collectives_broken", None, "simd_divergence", lambda: (zeros(32),), 32, 32, says=("lanes 0-15 are at simd_sum", "lanes 16-31 are at simd_max")),
-    Planted("collective_or_barrier_broken", None, "simd_divergence", lambda: (zeros(32),), 32, 32, says=("lanes 16-31 are at threadgroup_barrier",)),
+    Planted(
+        "collective_return_broken",
+        "collective_return_fixed",
+        "simd_divergence",
+        lambda: (zeros(32),),
+        32,
+        32,
+        lines=("simd_sum",),
+        says=("lane 7 has finished", "lanes 8-31 are at simd_sum"),
+    ),
+    Planted(
+        "two_collectives_broken",
+        None,
+        "simd_divergence",
+        lambda: (zeros(32),),
+        32,
+        32,
+        says=("lanes 0-15 are at simd_sum", "lanes 16-31 are at simd_max"),
+    ),
+    Planted(
+        "collective_or_barrier_broken",
+        None,
+        "simd_divergence",
+        lambda: (zeros(32),),
+        32,
+        32,
+        says=("lanes 16-31 are at threadgroup_barrier",),
+    ),
     Planted("tail_lane_broken", "tail_lane_fixed", "missing_lane", lambda: (zeros(40),), 40, 64, says=("8 lanes",)),
     Planted("divide_broken", None, "arithmetic", lambda: (0, zeros(4, torch.int32)), 4, 4, lines=("7 / int(n)",)),
     Planted("stack_broken", None, "stack_overflow", lambda: (zeros(4, torch.int32),), 4, 4),
@@ -111,11 +237,15 @@ def test_caught_whatever_the_seed(lib, case):
         assert fault.kind == case.kind, fault
         assert fault.kernel == case.broken and fault.seed == seed
         assert len(fault.lanes) == case.lanes
-        assert len({(lane.threadgroup, lane.thread) for lane in fault.lanes}) == case.lanes, "two different lanes are named"
+        assert len({(lane.threadgroup, lane.thread) for lane in fault.lanes}) == case.lanes, (
+            "two different lanes are named"
+        )
         if case.name:
             assert fault.name == case.name
         if case.lines:
-            assert sorted(lane.line for lane in fault.lanes) == sorted(line_of(text, case.broken) for text in case.lines), fault
+            assert sorted(lane.line for lane in fault.lanes) == sorted(
+                line_of(text, case.broken) for text in case.lines
+            ), fault
         for words in (*case.says, f"kernel '{case.broken}'", f"seed {seed}"):
             assert words in str(fault)
 
@@ -139,7 +269,10 @@ def test_a_kernel_that_never_ends(lib, kernel):
     from softmetal import shader
 
     for seed in range(2):
-        with shader.schedule(seed=seed, watchdog_seconds=0.05), pytest.raises(shader.KernelFault, match="still running after 0.05 s") as caught:
+        with (
+            shader.schedule(seed=seed, watchdog_seconds=0.05),
+            pytest.raises(shader.KernelFault, match="still running after 0.05 s") as caught,
+        ):
             getattr(lib, kernel)(zeros(64, torch.int32), threads=64, group_size=64)
         assert caught.value.kind == "watchdog"
     test_the_device_goes_on_after_a_fault(lib)

@@ -2,6 +2,7 @@
 
 The model looks at all pairs of all threads, whatever their order; the runtime sees one order. They must agree always.
 """
+
 import ctypes
 import random
 import subprocess
@@ -29,9 +30,27 @@ def interpreter(tmp_path_factory):
     runtime.load()
     path = tmp_path_factory.mktemp("races") / "interpreter.so"
     include = Path(toolchain.zig()).parent / "lib" / "include"
-    command = [sys.executable, "-m", "ziglang", "clang", "-x", "c++", "-std=c++17", "-O1", "-fPIC", "-fno-strict-aliasing",
-               *toolchain.CHECK_FLAGS, "-isystem", str(include), f"-I{HERE.parent / 'runtime'}", "-shared", "-nostdlib",
-               str(HERE / "race_interpreter.cpp"), "-o", str(path)]
+    command = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "clang",
+        "-x",
+        "c++",
+        "-std=c++17",
+        "-O1",
+        "-fPIC",
+        "-fno-strict-aliasing",
+        *toolchain.CHECK_FLAGS,
+        "-isystem",
+        str(include),
+        f"-I{HERE.parent / 'runtime'}",
+        "-shared",
+        "-nostdlib",
+        str(HERE / "race_interpreter.cpp"),
+        "-o",
+        str(path),
+    ]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     library = ctypes.CDLL(str(path))
     return str(path), ctypes.cast(library.interpret, ctypes.c_void_p).value
@@ -61,7 +80,7 @@ def ordered(program, a: Step, b: Step) -> bool:
         a, b = b, a
     flag = SHARED_FLAG if a.shared else DEVICE_FLAG
     same_simd = a.thread // 32 == b.thread // 32
-    for op, flags in program[a.thread][a.step + 1: b.step]:
+    for op, flags in program[a.thread][a.step + 1 : b.step]:
         if flags & flag and (op == BARRIER or (op == SIMD_BARRIER and same_simd)):
             return True
     return False
@@ -120,9 +139,12 @@ def run(interpreter, program, seed):
     # Memory from outside the arena: the runtime gives it a guarded place for the launch.
     memory, result = (ctypes.c_uint8 * 64)(), (ctypes.c_uint32 * threads)()
     assert library.smr_tracked_blocks() >= 0
-    bindings = [Bound(0, ctypes.addressof(code), ctypes.sizeof(code), "program", 4, True),
-                Bound(1, ctypes.addressof(memory), 64, "memory"), Bound(2, ctypes.addressof(result), threads * 4, "result", 4),
-                Bound(3, steps.to_bytes(4, "little"), 4, "steps", 4, True)]
+    bindings = [
+        Bound(0, ctypes.addressof(code), ctypes.sizeof(code), "program", 4, True),
+        Bound(1, ctypes.addressof(memory), 64, "memory"),
+        Bound(2, ctypes.addressof(result), threads * 4, "result", 4),
+        Bound(3, steps.to_bytes(4, "little"), 4, "steps", 4, True),
+    ]
     try:
         launch(path, entry, "interpret", bindings, (threads, 1, 1), (GROUP, 1, 1), seed=seed)
     except runtime.KernelFault as fault:
@@ -133,16 +155,22 @@ def run(interpreter, program, seed):
 def check_program(interpreter, number: int) -> bool:
     program = make_program(random.Random(number))
     steps = list(accesses(program))
-    pairs = [(a, b) for i, a in enumerate(steps) for b in steps[i + 1:] if racing(program, a, b)]
+    pairs = [(a, b) for i, a in enumerate(steps) for b in steps[i + 1 :] if racing(program, a, b)]
     for seed in range(3):
         fault = run(interpreter, program, seed)
-        assert (fault is None) == (not pairs), f"program {number}, seed {seed}: {fault or 'no fault'}, model: {pairs[:3]}"
+        assert (fault is None) == (not pairs), (
+            f"program {number}, seed {seed}: {fault or 'no fault'}, model: {pairs[:3]}"
+        )
         if fault is None:
             continue
         assert fault.kind == "race"
         lanes = {lane.threadgroup[0] * GROUP + lane.thread for lane in fault.lanes}
-        assert lanes in [{a.thread, b.thread} for a, b in pairs], f"program {number}, seed {seed}: {fault} is not in {pairs}"
-        assert fault.name == ("shared" if all(a.shared for a, b in pairs if {a.thread, b.thread} == lanes) else fault.name)
+        assert lanes in [{a.thread, b.thread} for a, b in pairs], (
+            f"program {number}, seed {seed}: {fault} is not in {pairs}"
+        )
+        assert fault.name == (
+            "shared" if all(a.shared for a, b in pairs if {a.thread, b.thread} == lanes) else fault.name
+        )
     return bool(pairs)
 
 
@@ -158,7 +186,7 @@ def test_agrees_with_the_model_at_length(interpreter):
 
 
 def test_many_readers_then_a_writer(interpreter):
-    """All lanes read a byte; then one lane, any lane, writes it without a barrier: the write conflicts with the others' reads."""
+    """All lanes read a byte; then one of them writes it without a barrier: that conflicts with the others' reads."""
     for writer in (0, 5, 31, 32, 63):
         program = [[(1, 0), (0, 0)] for _ in range(GROUP)]
         program[writer][1] = (2, 0)

@@ -1,4 +1,5 @@
 """compile_shader's contract, argument by argument: what torch 2.9 to 2.15 accept, convert, default to and raise."""
+
 import struct
 import threading
 
@@ -41,10 +42,12 @@ kernel void tile(device float* y [[buffer(0)]], uint t [[thread_position_in_thre
   y[t] = s[t];
 }
 
-[[max_total_threads_per_threadgroup(64)]] kernel void limited(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) { y[i] = 1; }
+[[max_total_threads_per_threadgroup(64)]]
+kernel void limited(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) { y[i] = 1; }
 
 kernel void negate(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) { x[i] = -x[i]; }
-kernel void complain(device float* x [[buffer(0)]], device int* errors [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+kernel void complain(device float* x [[buffer(0)]], device int* errors [[buffer(1)]],
+                     uint i [[thread_position_in_grid]]) {
   if (i == 0) errors[0] = 1;
   x[i] = 1;
 }
@@ -103,14 +106,21 @@ class TestLibrary:
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 
 
-@pytest.mark.parametrize("source, says", [
-    ("kernel void f(device float* x [[buffer(0)]]) {\nx[0] = undeclared;\n}", "program_source:4"),
-    ("kernel void f(device float* x [[buffer(0)]]) {\nthreadgroup float* p = x;\n}", "program_source:4"),
-    ("kernel void f(device bfloat* x [[buffer(0)]], device float* y [[buffer(1)]]) {\nx[0] = y[0];\n}", "bfloat"),
-    ("kernel void f(device float* x [[buffer(0)]]) {\ndouble d = x[0];\n}", "double"),
-    ("kernel void f(device float* x [[buffer(0)]]) {\nx[0] = 1; // caf\u00e9\n}", ""),
-    ("kernel void f(device float* x [[buffer(0)]]) {\nthreadgroup float s[8448];\ns[0] = 1; x[0] = s[0];\n}", "33792"),
-], ids=["undeclared", "address space", "float to bfloat", "double", "non-ASCII", "33 KiB of threadgroup memory"])
+@pytest.mark.parametrize(
+    "source, says",
+    [
+        ("kernel void f(device float* x [[buffer(0)]]) {\nx[0] = undeclared;\n}", "program_source:4"),
+        ("kernel void f(device float* x [[buffer(0)]]) {\nthreadgroup float* p = x;\n}", "program_source:4"),
+        ("kernel void f(device bfloat* x [[buffer(0)]], device float* y [[buffer(1)]]) {\nx[0] = y[0];\n}", "bfloat"),
+        ("kernel void f(device float* x [[buffer(0)]]) {\ndouble d = x[0];\n}", "double"),
+        ("kernel void f(device float* x [[buffer(0)]]) {\nx[0] = 1; // caf\u00e9\n}", ""),
+        (
+            "kernel void f(device float* x [[buffer(0)]]) {\nthreadgroup float s[8448];\ns[0] = 1; x[0] = s[0];\n}",
+            "33792",
+        ),
+    ],
+    ids=["undeclared", "address space", "float to bfloat", "double", "non-ASCII", "33 KiB of threadgroup memory"],
+)
 def test_a_bad_source_is_a_syntax_error(lib, source, says):
     with pytest.raises(SyntaxError) as caught:
         torch.mps.compile_shader(HEAD + source)
@@ -128,7 +138,9 @@ class TestValues:
 
     def test_float_is_float32(self, lib):
         value = 0.1
-        assert given(lib, "copy_float", value, 1, torch.float32).item() == struct.unpack("f", struct.pack("f", value))[0]
+        assert (
+            given(lib, "copy_float", value, 1, torch.float32).item() == struct.unpack("f", struct.pack("f", value))[0]
+        )
         assert given(lib, "copy_float", 1e300, 1, torch.float32).item() == float("inf")
         assert given(lib, "copy_float", float("nan"), 1, torch.float32).isnan()
 
@@ -164,9 +176,17 @@ class TestValues:
 
 
 class TestCasts:
-    @pytest.mark.parametrize("cast, kernel, dtype", [
-        ("int32", "copy_int", torch.int32), ("int16", "copy_short", torch.int16), ("int8", "copy_char", torch.int8),
-        ("uint8", "copy_uchar", torch.uint8), ("fp16", "copy_half", torch.float16), ("bf16", "copy_bfloat", torch.bfloat16)])
+    @pytest.mark.parametrize(
+        "cast, kernel, dtype",
+        [
+            ("int32", "copy_int", torch.int32),
+            ("int16", "copy_short", torch.int16),
+            ("int8", "copy_char", torch.int8),
+            ("uint8", "copy_uchar", torch.uint8),
+            ("fp16", "copy_half", torch.float16),
+            ("bf16", "copy_bfloat", torch.bfloat16),
+        ],
+    )
     def test_each(self, lib, cast, kernel, dtype):
         for options in ({"arg_casts": cast}, {"arg_casts": {1: cast}}):
             assert given(lib, kernel, 100, 1, dtype, **options).item() == 100
@@ -282,7 +302,12 @@ class TestGrid:
 
     def test_three_dimensions(self, lib):
         at = positions(lib, 5 * 4 * 3, threads=(5, 4, 3), group_size=(2, 4, 2))
-        expected = [[x // 2, 0, z // 2, (1 if x == 4 else 2) * 4 * (1 if z == 2 else 2)] for z in range(3) for y in range(4) for x in range(5)]
+        expected = [
+            [x // 2, 0, z // 2, (1 if x == 4 else 2) * 4 * (1 if z == 2 else 2)]
+            for z in range(3)
+            for y in range(4)
+            for x in range(5)
+        ]
         assert at[:, :4].tolist() == expected
         assert at[:, 7].all()
 

@@ -1,4 +1,5 @@
 """The arena below every mps tensor: addresses, reuse, threads, and what it knows of written bytes."""
+
 import ctypes
 import random
 import threading
@@ -91,7 +92,7 @@ class TestArena:
 
 
 class TestWrittenBytes:
-    """Without a kernel: what a kernel was not bound to is nobody's business; the kernels' side is in test_checks_planted."""
+    """What no kernel was bound to is nobody's business; the kernels' side is in test_checks_planted."""
 
     def test_unbound_memory_is_not_tracked(self, library):
         block = library.smr_arena_alloc(100)

@@ -1,4 +1,5 @@
 """The order in which threads run: complete, shuffled by the seed, reproducible; and what lanes see of each other."""
+
 import pytest
 import torch
 
@@ -26,8 +27,9 @@ kernel void tree(device const float* x [[buffer(0)]], device float* y [[buffer(1
 }
 
 // Partial sums of SIMD-groups, then of those: the usual two steps.
-kernel void two_steps(device const float* x [[buffer(0)]], device float* y [[buffer(1)]], uint i [[thread_position_in_grid]],
-                      uint g [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
+kernel void two_steps(device const float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                      uint i [[thread_position_in_grid]], uint g [[threadgroup_position_in_grid]],
+                      uint lane [[thread_index_in_simdgroup]],
                       uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]) {
   threadgroup float part[32];
   float sum = simd_sum(x[i]);
@@ -40,7 +42,8 @@ kernel void two_steps(device const float* x [[buffer(0)]], device float* y [[buf
 }
 
 // Many collectives in a row: a fast lane must not overwrite what a slow one still reads.
-kernel void rotate(device int* y [[buffer(0)]], uint i [[thread_position_in_grid]], uint lane [[thread_index_in_simdgroup]]) {
+kernel void rotate(device int* y [[buffer(0)]], uint i [[thread_position_in_grid]],
+                   uint lane [[thread_index_in_simdgroup]]) {
   int v = int(i);
   for (int k = 0; k < 65; ++k) v = simd_shuffle(v, (lane + 1) % 32);
   y[i] = v;

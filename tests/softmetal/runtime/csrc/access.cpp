@@ -1,14 +1,17 @@
 // The call-outs of clang's -fsanitize=kernel-address: one before every memory access of a kernel.
 #include <cstring>
+#include <tuple>
 
 #include "state.h"
 
 namespace smr {
 namespace {
 
+inline uint32_t hash_of(uint64_t pc) { return static_cast<uint32_t>(pc ^ pc >> 9) % kSiteHash; }
+
 __attribute__((noinline)) Site* new_site(uint64_t pc) {
-  // Open addressing. A kernel with more sites than the table shares the last one: its reports just lack that source line.
-  for (uint32_t i = 0, at = (pc ^ pc >> 9) % (kSites - 1); i < 16; ++i, at = (at + 1) % (kSites - 1)) {
+  // Open addressing. Sites that find no place share the last one: their reports just lack the source line.
+  for (uint32_t at = hash_of(pc), end = at + kSiteProbes; at < end; ++at) {
     Site& site = g.sites[at];
     if (site.pc == pc) return &site;
     if (site.pc == 0) {
@@ -16,12 +19,11 @@ __attribute__((noinline)) Site* new_site(uint64_t pc) {
       return &site;
     }
   }
-  g.sites[kSites - 1].pc = 0;
   return &g.sites[kSites - 1];
 }
 
 inline Site* site_of(uint64_t pc) {
-  Site* site = &g.sites[(pc ^ pc >> 9) % (kSites - 1)];
+  Site* site = &g.sites[hash_of(pc)];
   return __builtin_expect(site->pc == pc, 1) ? site : new_site(pc);
 }
 
@@ -61,18 +63,17 @@ inline Site* site_of(uint64_t pc) {
   stop_lane();
 }
 
-// The range of an access that is not in the one this site touched last. nullptr: the thread's own memory, nothing to check.
+inline bool holds(const Range& range, uintptr_t p, size_t n) {
+  return p - range.begin < range.size && n <= range.size - (p - range.begin);
+}
+
+// The range of an access that is not in the one this site touched last. nullptr: constants that clang made, nothing to check.
 __attribute__((noinline)) const Range* new_range(Site* site, uintptr_t p, size_t n, Access access, uint64_t pc) {
-  const auto within = [&](const void* begin, size_t size) {
-    const uintptr_t at = p - reinterpret_cast<uintptr_t>(begin);
-    return at < size && n <= size - at;
-  };
-  const Fibre* fibre = g.fibre;
-  if (within(reinterpret_cast<const void*>(fibre->stack_begin), fibre->stack_size)) return nullptr;
-  if (within(&fibre->thread, sizeof fibre->thread)) return nullptr;  // the position attributes
+  if (holds(g.stack, p, n)) return site->range = &g.stack;
   if (const Range* range = find_range(p, n, access != kRead)) return site->range = range;
   if (access == kRead) {
-    if (within(g.simd[g.thread / kLanes].values, sizeof g.simd[0].values) || within(g.buffers, sizeof g.buffers)) return nullptr;
+    if (holds(g.values, p, n)) return site->range = &g.values;
+    if (holds(g.arguments, p, n)) return site->range = &g.arguments;
     if (is_plain_library_data(p, n)) return nullptr;
   }
   out_of_bounds(p, n, access, pc);
@@ -102,12 +103,13 @@ inline void note_written(const Range& range, uintptr_t p, size_t n) {
   }
 }
 
-template <Access access, size_t alignment = 1, bool reads = access == kRead, bool writes = access == kWrite>
-inline void check(uintptr_t p, size_t n, uint64_t pc) {
-  if (__builtin_expect(!g.fibre || !g.checked || n == 0, 0)) return;
+// All there is to check; `check` below has dealt with the cheapest case.
+template <Access access, size_t alignment, bool reads, bool writes>
+__attribute__((noinline)) void check_all(uintptr_t p, size_t n, uint64_t pc) {
+  if (n == 0) return;
   Site* site = site_of(pc);
   const Range* range = site->range;
-  if (__builtin_expect(!range || p - range->begin >= range->size || n > range->size - (p - range->begin), 0)) {
+  if (__builtin_expect(!range || !holds(*range, p, n), 0)) {
     range = new_range(site, p, n, access, pc);
     if (!range) return;
   }
@@ -124,9 +126,22 @@ inline void check(uintptr_t p, size_t n, uint64_t pc) {
     }
   }
   const Tag me = (device ? g.device_tag : g.threadgroup_tag) | static_cast<uint32_t>(site - g.sites);
-  const Conflict found = shadow_access(range->pages, range->first_page, device ? g.device : g.threadgroup, p, n, access, me);
-  if (__builtin_expect(found.tag != 0, 0)) race(*range, found, n, access, pc);
+  const Order& order = device ? g.device : g.threadgroup;
+  if (access == kAtomic || !shadow_quick<access == kWrite>(range->pages, range->first_page, order, p, n, me)) {
+    const Conflict found = shadow_access(range->pages, range->first_page, order, p, n, access, me);
+    if (__builtin_expect(found.tag != 0, 0)) race(*range, found, n, access, pc);
+  }
   if (writes && device && range->written) note_written(*range, p, n);
+}
+
+template <Access access, size_t alignment = 1, bool reads = access == kRead, bool writes = access == kWrite>
+inline void check(uintptr_t p, size_t n, uint64_t pc) {
+  if (!g.checked) return;
+  // Arguments by value, tables, the stack: no shadow, and where this site was the last time.
+  const Site& site = g.sites[hash_of(pc)];
+  const Range* range = site.range;
+  if (site.pc == pc && range && !range->pages && (reads || !range->read_only) && p % alignment == 0 && holds(*range, p, n)) return;
+  check_all<access, alignment, reads, writes>(p, n, pc);
 }
 
 }  // namespace
@@ -142,7 +157,17 @@ const Range* find_range(uintptr_t p, size_t n, bool write) {
   return found;
 }
 
-void forget_sites() { std::memset(static_cast<void*>(g.sites), 0, sizeof g.sites); }
+void forget_sites() {
+  std::memset(static_cast<void*>(g.sites), 0, (kSiteHash + kSiteProbes) * sizeof(Site));
+  g.sites[kSites - 1] = {};
+  for (auto [range, begin, size] : {std::tuple{&g.values, reinterpret_cast<uintptr_t>(g.simd), sizeof g.simd},
+                                    std::tuple{&g.arguments, reinterpret_cast<uintptr_t>(g.buffers), sizeof g.buffers}}) {
+    range->begin = begin;
+    range->size = size;
+    range->space = SMR_STACK;
+    range->read_only = true;
+  }
+}
 
 }  // namespace smr
 

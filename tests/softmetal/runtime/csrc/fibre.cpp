@@ -96,6 +96,8 @@ namespace {
 
 constexpr size_t kStack = 256 * 1024;  // Metal's own limit for a thread's stack is far below
 constexpr size_t kGuard = 4096;
+constexpr size_t kTop = 256;           // for the position attributes
+static_assert(sizeof(msl_thread) <= kTop);
 
 std::vector<Fibre*>& idle() {
   static auto* fibres = new std::vector<Fibre*>;
@@ -111,13 +113,14 @@ Fibre* make() {
   Fibre* fibre = new Fibre;
   fibre->stack_begin = reinterpret_cast<uintptr_t>(p) + kGuard;
   fibre->stack_size = kStack;
+  fibre->thread = reinterpret_cast<msl_thread*>(fibre->stack_begin + kStack - kTop);
   return fibre;
 }
 
 // Lays out a frame from which smr_switch enters smr_fibre_start with the fibre and its body in two saved registers.
 void prepare(Fibre* fibre, void (*body)(Fibre*)) {
   static uint32_t colour = 0;  // stacks start at different cache sets
-  const uintptr_t top = (fibre->stack_begin + fibre->stack_size - 64 * (colour++ % 32)) & ~uintptr_t{63};
+  const uintptr_t top = (fibre->stack_begin + fibre->stack_size - kTop - 64 * (colour++ % 32)) & ~uintptr_t{63};
   auto* frame = reinterpret_cast<void**>(top);
 #if defined(__x86_64__)
   // At smr_fibre_start rsp is 16-byte aligned, as the call in it wants.

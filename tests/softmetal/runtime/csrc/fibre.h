@@ -13,7 +13,7 @@ struct Fibre {
   size_t stack_size = 0;
   uint64_t group_serial = 0;    // the threadgroup that the group-wide fields of `thread` describe
   bool prepared = false;        // has a frame to start or continue from
-  msl_thread thread{};
+  msl_thread* thread = nullptr; // at the top of the stack, so that kernels read it as memory of their own
 };
 
 // Stacks are made on demand and reused for ever. `take` gives one that is ready to run `body` from its start.

@@ -16,7 +16,7 @@ namespace {
 
 void thread_body(Fibre* fibre) {
   for (;;) {
-    g.info->entry(g.buffers, &fibre->thread);
+    g.info->entry(g.buffers, fibre->thread);
     Simd& simd = g.simd[g.thread / kLanes];
     const uint32_t bit = 1u << g.thread % kLanes;
     simd.ready &= ~bit;
@@ -41,7 +41,7 @@ struct Shuffle {
 void fill(uint32_t (&to)[3], const uint32_t (&from)[3]) { std::memcpy(to, from, sizeof to); }
 
 void describe_thread(Fibre& fibre, uint32_t index) {
-  msl_thread& t = fibre.thread;
+  msl_thread& t = *fibre.thread;
   if (fibre.group_serial != g.serial) {
     fibre.group_serial = g.serial;
     fill(t.threadgroup_position_in_grid, g.group);
@@ -80,6 +80,8 @@ void run_lane(uint32_t index) {
   g.thread = index;
   refresh_tags();
   g.fibre = fibre;
+  g.stack.begin = fibre->stack_begin;
+  g.stack.size = fibre->stack_size;
   smr_switch(&g.scheduler, fibre->stack_pointer);
   g.fibre = nullptr;
   if (g.simd[index / kLanes].done >> index % kLanes & 1) {
@@ -293,6 +295,7 @@ uint32_t smr_launch(const smr_launch_info* info, smr_report* report) {
   forget_sites();
   Bindings bindings;
   if (!bindings.bind(*info)) {
+    g.checked = false;
     report->kind = SMR_OUT_OF_MEMORY;
     return report->kind;
   }
@@ -308,6 +311,7 @@ uint32_t smr_launch(const smr_launch_info* info, smr_report* report) {
   stop_watchdog();
   restore_signals();
   if (g.failed) drop_fibres();
+  g.checked = false;  // call-outs outside a launch (a library's constructors) are nobody's
   bindings.unbind();
   g.info = nullptr;
   g.report = nullptr;

@@ -1,7 +1,7 @@
 // Shadow memory: who touched which bytes last, kept so that every race shows whatever the schedule.
 //
 // Threads of a launch run one at a time, so "at the same time" is a matter of bookkeeping. Every access leaves a tag
-//     id (44 bits) | thread in its threadgroup (10) | access site (10).
+//     id (43 bits) | thread in its threadgroup (10) | access site (11).
 // ids only grow: one is drawn when a threadgroup starts, at each threadgroup barrier and at each simdgroup barrier. An id alone
 // tells an access of an earlier launch (dead), of another threadgroup of this launch, of an earlier barrier interval (ordered before
 // us) or of ours, so nothing is ever cleared.
@@ -17,7 +17,7 @@
 namespace smr {
 
 using Tag = uint64_t;
-constexpr int kSiteBits = 10, kThreadBits = 10, kIdShift = kSiteBits + kThreadBits;
+constexpr int kSiteBits = 11, kThreadBits = 10, kIdShift = kSiteBits + kThreadBits;
 constexpr uint32_t kSites = 1u << kSiteBits;
 
 inline uint64_t tag_id(Tag t) { return t >> kIdShift; }
@@ -51,6 +51,27 @@ struct Conflict {
 // Checks an access of [p, p + n) by the thread in `me` (a tag of the present moment) against the shadow, and records it. The
 // pages array covers the address pages from first_page on. Returns the first conflict; nothing is recorded from there on.
 Conflict shadow_access(Page* pages, uintptr_t first_page, const Order& order, uintptr_t p, size_t n, Access access, Tag me);
+
+// The usual case of shadow_access, inline: one whole granule in a page that is only read, or only written, first touched in this
+// launch or touched again in a way that nothing can conflict with. False: ask shadow_access.
+template <bool write>
+inline bool shadow_quick(Page* pages, uintptr_t first_page, const Order& order, uintptr_t p, size_t n, Tag me) {
+  Page& page = pages[p / 4096 - first_page];
+  Tag* tags = write ? page.write : page.read[0];
+  if (!tags || (write ? page.read[0] : page.write) || page.atomic[0]) return false;
+  if (n != size_t{1} << page.shift || p % n) return false;
+  Tag& last = tags[p % 4096 >> page.shift];
+  const uint64_t id = tag_id(last);
+  if (id >= order.horizon) {
+    if (write) return false;
+    if (id < order.group_first) return true;  // another threadgroup's read says all that this one's would
+    if (tag_thread(last) != tag_thread(me)) return false;
+  } else if (!write && page.read[1]) {
+    return false;  // the second reader has to be forgotten as well
+  }
+  last = me;
+  return true;
+}
 
 // First byte of [p, p + n) not written since id `since`, or p + n. For threadgroup memory.
 uintptr_t shadow_unwritten(const Page* pages, uintptr_t first_page, uintptr_t p, size_t n, uint64_t since);

@@ -10,6 +10,7 @@
 
 namespace smr {
 
+constexpr uint32_t kSiteHash = 1024, kSiteProbes = 16;  // a site lies at most so far behind its hash; kSites - 1 is for those too many
 constexpr uint32_t kLanes = 32, kMaxThreads = 1024, kMaxSimds = kMaxThreads / kLanes, kMaxBindings = 31;
 
 // A piece of memory that the kernel may touch.
@@ -74,6 +75,8 @@ struct State {
   Fibre* fibre = nullptr;             // nullptr: the scheduler runs
   uint32_t thread = 0;
   Tag device_tag = 0, threadgroup_tag = 0;
+  Range stack;                        // its stack, with the position attributes
+  Range values, arguments;            // what collectives return; the table of buffers. Read-only, of all lanes.
   void* scheduler = nullptr;          // its saved stack pointer
 
   Fibre* fibres[kMaxThreads] = {};
