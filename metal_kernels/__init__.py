@@ -24,8 +24,9 @@ _installation = Installation(KERNELS)
 
 
 def install() -> None:
-    """Patch what this torch needs (see `status()`), reading METAL_KERNELS first. Idempotent. Does nothing without
-    MPS.
+    """Patch what this torch needs, reading METAL_KERNELS first. Idempotent. Without MPS nothing is patched.
+
+    `status()` says what is patched and why. Call it at load or between graphs, never while one runs.
     """
     _installation.install()
 
@@ -45,8 +46,7 @@ def using(**modes: str) -> AbstractContextManager[None]:
 
 
 def set_mode(everything: str | None = None, /, **modes: str) -> None:
-    """Set kernels' process-wide modes: `set_mode("off")` for all, `set_mode(pad="on")` for some. Not while a graph
-    runs.
+    """Set process-wide modes: `set_mode("off")` for all, `set_mode(pad="on")` for some. Not while a graph runs.
 
     Raises ValueError for an unknown kernel or mode.
     """
@@ -54,8 +54,11 @@ def set_mode(everything: str | None = None, /, **modes: str) -> None:
 
 
 def set_workflow(modes: Mapping[str, str] | None = None) -> None:
-    """Set the workflow layer: process-wide, between `using()` and `set_mode()`; None clears it. A kernel whose ops
-    are not registered stays off: hold it with `registered()` first."""
+    """Set the workflow layer: process-wide, between `using()` and `set_mode()`; None clears it.
+
+    A kernel whose ops are not registered stays off: hold it with `registered()` first. Raises ValueError for an unknown
+    kernel or mode.
+    """
     _installation.set_workflow(modes)
 
 
@@ -75,15 +78,14 @@ def registered_now() -> tuple[str, ...]:
 
 
 def taken() -> dict[str, int]:
-    """How many calls each kernel has run since the counters were last reset, by name. Cheap enough to ask round every
-    node of a graph.
-    """
+    """How many calls each kernel has run since the counters were reset, by name. Cheap: asked round every node."""
     return _installation.taken()
 
 
 def status() -> dict[str, object]:
-    """Environment, kernels (state, reason, mode, counters) and notes; JSON-serialisable. `text` is the same for
-    people.
+    """A JSON-serialisable report: environment, kernels (state, reason, mode, counters), notes.
+
+    `text` is the same for people. States: stock, patched, off, failed, unavailable; each with its reason.
     """
     from .report import status as report
 

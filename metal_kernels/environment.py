@@ -25,56 +25,56 @@ class Stock:
     text: str
 
 
-VERSIONS = ((2, 9), (2, 10), (2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
+NEWEST = (2, 15)  # the last release that the table tells of
 
-
-def _row(*cells: tuple[int, Stock]) -> tuple[Stock, ...]:
-    """A row of TABLE from runs: (number of releases, what they do)."""
-    return tuple(stock for count, stock in cells for _ in range(count))
-
-
-TABLE: dict[str, tuple[Stock, ...]] = {
-    "pad": _row(
-        (5, Stock(False, "MPSGraph pads wrongly from rank 5 on and keeps driver memory for each shape")),
-        (1, Stock(None, "MPSGraph pads, with or without its faults: to be probed")),
-        (1, Stock(True, "this torch pads with a Metal kernel of its own")),
-    ),
-    "softmax": _row(
-        (6, Stock(False, "softmax runs through MPSGraph")),
-        (1, Stock(True, "this torch has Metal kernels for the forward softmax")),
-    ),
-    "softmax_backward": _row((7, Stock(False, "the backward of softmax runs through MPSGraph"))),
-    "linear_one_row": _row(
-        (4, Stock(False, "F.linear with one row runs through MPSGraph")),
-        (1, Stock(False, "F.linear with one row runs through MPSGraph")),
-        (1, Stock(False, "F.linear with one row does not reach the GEMV kernel that mm has")),
-        (1, Stock(True, "this torch has a GEMV kernel for F.linear with one row")),
-    ),
-    "linear_few_rows": _row(
-        (5, Stock(False, "F.linear with 2 to 16 rows is slow, up to 8.5 times slower as [B, 1, K]")),
-        (1, Stock(False, "F.linear with 2 to 16 rows is slow; more than two dimensions no longer make it slower")),
-        (1, Stock(False, "F.linear with 2 to 16 rows is still slow")),
-    ),
-    "grouped_mm": _row(
-        (6, Stock(False, "_grouped_mm loops over the groups and waits for the device to read offs")),
-        (1, Stock(True, "this torch has Metal kernels for _grouped_mm")),
-    ),
-    "float8_e4m3fn": _row(
-        (1, Stock(False, "float8_e4m3fn has storage but no cast (TypeError) and no strided copy")),
-        (5, Stock(False, "float8_e4m3fn has storage but no cast (Undefined type) and no strided copy")),
-        (1, Stock(True, "this torch has float8_e4m3fn on MPS")),
-    ),
-    "float8_e5m2": _row((7, Stock(False, "float8_e5m2 has storage but no cast and no strided copy"))),
-    "scaled_mm": _row((7, Stock(False, "torch._scaled_mm is missing on MPS"))),
-    "scaled_mm_v2": _row(
-        (1, Stock(False, "this torch has no F.scaled_mm")),
-        (5, Stock(False, "F.scaled_mm is missing on MPS")),
-        (1, Stock(False, "F.scaled_mm runs at 0.12 of bfloat16's speed")),
-    ),
-    "peak_statistics": _row(
-        (4, Stock(False, "torch.accelerator has no memory statistics for MPS")),
-        (3, Stock(True, "torch.accelerator reports MPS memory and its peaks")),
-    ),
+# feature -> the release from which on stock is like this. A release that is not named is like the one before it.
+TABLE: dict[str, dict[tuple[int, int], Stock]] = {
+    "pad": {
+        (2, 9): Stock(False, "MPSGraph pads wrongly from rank 5 on and keeps driver memory for each shape"),
+        (2, 14): Stock(None, "MPSGraph pads, with or without its faults: to be probed"),
+        (2, 15): Stock(True, "this torch pads with a Metal kernel of its own"),
+    },
+    "softmax": {
+        (2, 9): Stock(False, "softmax runs through MPSGraph"),
+        (2, 15): Stock(True, "this torch has Metal kernels for the forward softmax"),
+    },
+    "softmax_backward": {
+        (2, 9): Stock(False, "the backward of softmax runs through MPSGraph"),
+    },
+    "linear_one_row": {
+        (2, 9): Stock(False, "F.linear with one row runs through MPSGraph"),
+        (2, 14): Stock(False, "F.linear with one row does not reach the GEMV kernel that mm has"),
+        (2, 15): Stock(True, "this torch has a GEMV kernel for F.linear with one row"),
+    },
+    "linear_few_rows": {
+        (2, 9): Stock(False, "F.linear with 2 to 15 rows is slow, up to 8.5 times slower as [B, 1, K]"),
+        (2, 14): Stock(False, "F.linear with 2 to 15 rows is slow; more than two dimensions no longer make it slower"),
+        (2, 15): Stock(False, "F.linear with 2 to 15 rows is still slow"),
+    },
+    "grouped_mm": {
+        (2, 9): Stock(False, "_grouped_mm loops over the groups and waits for the device to read offs"),
+        (2, 15): Stock(True, "this torch has Metal kernels for _grouped_mm"),
+    },
+    "float8_e4m3fn": {
+        (2, 9): Stock(False, "float8_e4m3fn has storage but no cast (TypeError) and no strided copy"),
+        (2, 10): Stock(False, "float8_e4m3fn has storage but no cast (Undefined type) and no strided copy"),
+        (2, 15): Stock(True, "this torch has float8_e4m3fn on MPS"),
+    },
+    "float8_e5m2": {
+        (2, 9): Stock(False, "float8_e5m2 has storage but no cast and no strided copy"),
+    },
+    "scaled_mm": {
+        (2, 9): Stock(False, "torch._scaled_mm is missing on MPS"),
+    },
+    "scaled_mm_v2": {
+        (2, 9): Stock(False, "this torch has no F.scaled_mm"),
+        (2, 10): Stock(False, "F.scaled_mm is missing on MPS"),
+        (2, 15): Stock(False, "F.scaled_mm runs at 0.12 of bfloat16's speed"),
+    },
+    "peak_statistics": {
+        (2, 9): Stock(False, "torch.accelerator has no memory statistics for MPS"),
+        (2, 13): Stock(True, "torch.accelerator reports MPS memory and its peaks"),
+    },
 }
 
 
@@ -105,16 +105,15 @@ class Environment:
     @property
     def untested(self) -> str | None:
         """ "untested with torch 2.16" when this torch is newer than the table, else None."""
-        return f"untested with torch {self.version[0]}.{self.version[1]}" if self.version > VERSIONS[-1] else None
+        return f"untested with torch {self.version[0]}.{self.version[1]}" if self.version > NEWEST else None
 
     def stock(self, feature: str) -> Stock:
-        """What this torch does by itself with `feature` (a key of TABLE); a newer torch is taken to do what the
-        newest row does.
+        """What this torch does by itself with `feature`, a key of TABLE. A newer torch: what the newest one does.
 
         Raises KeyError for a feature that the table does not have.
         """
-        known = [index for index, version in enumerate(VERSIONS) if version <= self.version]
-        return TABLE[feature][known[-1] if known else 0]
+        row = TABLE[feature]
+        return row[max((release for release in row if release <= self.version), default=min(row))]
 
     def as_dict(self) -> dict[str, object]:
         """For status reports: JSON-serialisable."""

@@ -1,6 +1,4 @@
-"""What `status()` says: the environment, each kernel's state, reason, mode and counters, and notes; as data and as
-text.
-"""
+"""What `status()` says, as data and as text: the environment, each kernel's state and counters, and notes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The first use of a (kernel, dtype): a small result against the CPU's, before any of a user's tensors are trusted
-to it.
+"""The first use of a (kernel, dtype): a small result against the CPU's, before a user's tensors are trusted to it.
 
 A self-check must not change a user's picture. It runs with every dispatch and function mode, autocast, gradient
 recording and default device out of the way, takes random numbers only from a generator of its own, and nothing of it
@@ -31,9 +30,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Plain eager torch: no function or dispatch modes, no autocast, no gradients, no inference mode; overrides pass
-    to stock.
-    """
+    """Plain eager torch: no modes, no autocast, no gradients, no inference mode; overrides pass to stock."""
     token = here.set(QUIET)
     try:
         with ExitStack() as stack:
@@ -65,10 +62,10 @@ def first_use(switch: Switch, dtype: torch.dtype) -> bool:
             switch.refresh()
             if not switch.need.patch:
                 return False
-        if dtype in switch.checked:
-            return True
         if switch.failure is not None:
             return False
+        if dtype in switch.checked:
+            return True
         try:
             run(switch, dtype)
         except SelfCheckFailure as failure:
@@ -84,9 +81,7 @@ def first_use(switch: Switch, dtype: torch.dtype) -> bool:
 
 
 def diagnose(subject: str, error: Exception) -> str | None:
-    """Why a kernel is to be latched as failed after `subject` raised `error`; None when there was only no memory for
-    it.
-    """
+    """Why a kernel is to be latched as failed after `subject` raised `error`; None when it only had no memory."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "out of memory" in str(error):
         return None
     return str(error) if isinstance(error, ShaderError) else f"{subject} raised {type(error).__name__}: {error}"
@@ -109,9 +104,7 @@ def expect_identical(actual: torch.Tensor, expected: torch.Tensor, what: str) ->
 
 
 def expect_close(actual: torch.Tensor, expected: torch.Tensor, what: str, *, rtol: float, atol: float) -> None:
-    """Within |actual - expected| <= atol + rtol * |expected|, NaN equal to NaN. Raises SelfCheckFailure naming
-    `what`.
-    """
+    """|actual - expected| <= atol + rtol * |expected|, NaN equal to NaN. Raises SelfCheckFailure naming `what`."""
     actual = actual.detach().to("cpu")
     _expect_same_form(actual, expected.to(actual.dtype), what)
     actual, expected = actual.double(), expected.double()

@@ -24,8 +24,7 @@ class ShaderError(RuntimeError):
 
 
 def grid(count: int, width: int = 2**30) -> tuple[int, ...]:
-    """The grid for `count` threads: (count,) while a uint can number them, else two dimensions of `width` by enough
-    rows.
+    """The grid for `count` threads: (count,) while a uint can number them, else (width, rows) with rows enough.
 
     A kernel that may meet the second form reads a uint2 position, computes `ulong i = ulong(p.y) * width + p.x` and
     leaves at once when `i >= count`.
@@ -49,9 +48,7 @@ class ShaderLibrary:
         self._missing: dict[str, str] = {}
 
     def compile(self) -> None:
-        """Compile now. Raises ShaderError with the compiler's text; the same error again, at once, on every later
-        call.
-        """
+        """Compile now. Raises ShaderError with the compiler's text; later calls raise the same again at once."""
         with self._lock:
             if self._failure is not None:
                 raise ShaderError(self._failure)
