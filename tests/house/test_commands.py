@@ -11,7 +11,7 @@ from pack import ROOT
 def run(*command, cwd=ROOT, **environment):
     """The finished process. The variables of the `make` that runs these tests are kept from it."""
     clean = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES")}
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env={**clean, **environment}, timeout=60)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env={**clean, **environment}, timeout=250)
 
 
 def test_make_alone_lists_the_commands():
@@ -49,3 +49,11 @@ def test_a_failed_set_up_shows_what_pip_said(tmp_path):
     done = run(sys.executable, str(ROOT / "tests" / "set_up.py"), sys.executable, "-r", str(wrong))
     assert done.returncode != 0
     assert "Invalid requirement" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has the device itself")
+def test_the_device_is_prepared_once_and_then_quickly():
+    """prepare.py imports nothing before softmetal, and the second run finds everything compiled."""
+    for _ in range(2):
+        done = run(sys.executable, str(ROOT / "tests" / "prepare.py"))
+        assert done.returncode == 0, done.stderr
