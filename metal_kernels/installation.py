@@ -55,6 +55,7 @@ class Installation:
             self._read_variable()
             other = self._other_copy()
             for switch in self.switches:
+                switch.checked.clear()  # what was checked, was checked on the machine as it was then
                 switch.unavailable = self.environment.obstacle or other
                 if self.environment.obstacle is None:
                     switch.need = _need(switch.kernel, self.environment)

@@ -49,6 +49,8 @@ class Switch:
     def refresh(self) -> None:
         """Recompute `active` after any other field has changed."""
         self.active = self.runs_in(self.workflow or self.mode)
+        if self.need.probe is not None:
+            self.checked.clear()  # so that the next call comes by `first_use`, where `auto` asks the probe
 
     def runs_in(self, mode: str) -> bool:
         """Whether the kernel takes calls in this mode."""

@@ -199,5 +199,9 @@ class TestProbe:
 
     def test_on_does_not_ask(self, install, probed, mps, took):
         kernel, asked = probed(False)
-        install(kernel).set_mode(pad="on")
-        assert took(torch.constant_pad_nd(torch.zeros(1, device=mps), (1, 1))) and asked == []
+        installation = install(kernel)
+        installation.set_mode(pad="on")
+        x = torch.zeros(1, device=mps)
+        assert took(torch.constant_pad_nd(x, (1, 1))) and asked == []
+        installation.set_mode(pad="auto")
+        assert not took(torch.constant_pad_nd(x, (1, 1))) and asked == [True]
