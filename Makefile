@@ -67,8 +67,8 @@ test-torch: need-tools  ## device and core on another torch: make test-torch TOR
 	@test -n "$(TORCH)" || { echo "usage: make test-torch TORCH=2.9.1" >&2; exit 2; }
 	@mkdir -p .cache && sed 's/^torch==.*/torch==$(TORCH)/' $(REQUIREMENTS) > .cache/requirements-torch-$(TORCH).txt
 	@$(MAKE) --no-print-directory VENV=$(TORCH_VENV) REQUIREMENTS=.cache/requirements-torch-$(TORCH).txt venv
-	@$(TORCH_VENV)/bin/python tests/prepare.py
-	@$(TORCH_VENV)/bin/python -m pytest -q -n $(JOBS) --dist worksteal tests/softmetal tests/metal_kernels $(ARGS)
+	@export PATH="$(abspath $(TORCH_VENV))/bin:$$PATH"; $(TORCH_VENV)/bin/python tests/prepare.py && \
+		$(TORCH_VENV)/bin/python -m pytest -q -n $(JOBS) --dist worksteal tests/softmetal tests/metal_kernels $(ARGS)
 
 # A ComfyUI needs 2 GB of packages: in a venv of its own, with the comfy packages at the versions that this checkout asks for.
 COMFYUI_VENV := .venv-comfyui
@@ -89,7 +89,7 @@ test-comfyui:  ## the pack in a real ComfyUI: make test-comfyui COMFYUI_PATH=/pa
 	@test -f "$(COMFYUI_PATH)/main.py" || { echo "error: COMFYUI_PATH='$(COMFYUI_PATH)' holds no main.py. Give a checkout of" \
 		"ComfyUI 0.30 or newer: make test-comfyui COMFYUI_PATH=/path/to/ComfyUI" >&2; exit 2; }
 	@$(MAKE) --no-print-directory $(COMFYUI_STAMP)
-	@COMFYUI_PATH="$(abspath $(COMFYUI_PATH))" $(COMFYUI_VENV)/bin/python -m pytest -q -m "$(COMFYUI_MARK)" tests/comfyui $(ARGS)
+	@export PATH="$(abspath $(COMFYUI_VENV))/bin:$$PATH"; COMFYUI_PATH="$(abspath $(COMFYUI_PATH))" $(COMFYUI_VENV)/bin/python -m pytest -q -m "$(COMFYUI_MARK)" tests/comfyui $(ARGS)
 
 test-comfyui-full:  ## the same with the full-size Wan 2.2 VAE (minutes, 8 GB of memory)
 	@$(MAKE) --no-print-directory test-comfyui COMFYUI_MARK=comfyui
