@@ -12,9 +12,9 @@ def compile_shader(source: str):
 
 
 def host_alias_storage(storage):
-    """torch.mps._host_alias_storage's inner part: a CPU UntypedStorage over the memory of an mps one, which it keeps alive.
+    """torch.mps._host_alias_storage's inner part: a CPU UntypedStorage over the memory of an mps one.
 
-    What the CPU writes there is not followed, so all of it counts as written.
+    It keeps that memory alive. What the CPU writes there is not followed, so all of it counts as written.
     """
     from softmetal import runtime
 

@@ -1,6 +1,6 @@
 """PyTorch's own OpInfo samples, run on the device and compared with the CPU.
 
-    python tests/softmetal/tests/opinfo.py            runs every float32 op and writes opinfo.json, test_opinfo.py's guard
+    python tests/softmetal/tests/opinfo.py            runs every float32 op and writes opinfo.json, the guard
     python tests/softmetal/tests/opinfo.py add conv   runs the ops whose names contain one of the words, and prints
 
 Both sides run the same CPU kernels from the same seed. Strides, dtypes and integers must be equal; floats to rounding,
@@ -25,7 +25,7 @@ UNSPECIFIED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_em
 HOST_ARGUMENTS = {"tensor_split"}
 """Ops whose tensor arguments, the input apart, stay on the CPU on every device."""
 ROUNDING = {"nn.functional.scaled_dot_product_attention": (1e-4, 1e-4)}
-"""(rtol, atol) where the device runs another algorithm than the CPU, as a Mac does: here the math version of attention."""
+"""(rtol, atol) where the device runs another algorithm than the CPU, as a Mac does: the math version of attention."""
 
 
 REASONS = {"jiterator": "Jiterator compiles CUDA source: no other device has it",
@@ -46,9 +46,9 @@ def key(op) -> str:
 
 
 def check(op, limit: int | None = None) -> tuple[str | None, bool]:
-    """(reason, wide) of an op: reason is None if every sample agrees with the CPU, else the first difference or error.
+    """(reason, wide) of an op: reason is None if every sample agrees with the CPU, else the first difference.
 
-    Samples that hold float64 or complex128 run with the device's refusal of those types lifted; wide says that all of the
+    Samples that hold float64 or complex128 run with the refusal of those types lifted; wide says that all of the
     op's samples are such ones, so that no Mac can run them. limit: at most so many samples, spread evenly.
     """
     wide = True

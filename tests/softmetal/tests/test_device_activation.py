@@ -1,4 +1,5 @@
 """activate, deactivate and profiles: what torch and platform show of the machine."""
+
 import platform
 import subprocess
 import sys
@@ -26,7 +27,8 @@ def run(code: str) -> str:
 
 
 def test_importing_changes_nothing():
-    assert run("""
+    assert (
+        run("""
 import platform, torch
 def shown():
     return (torch.__version__, torch._C._has_mps, torch.backends.mps.is_built(), torch.backends.mps.is_available(),
@@ -37,7 +39,9 @@ import softmetal
 assert shown() == before
 assert not torch._C._dispatch_has_kernel_for_dispatch_key("aten::add.Tensor", "MPS")
 print(sorted(name for name in set(sys.modules) - loaded if "extension" in name or "ctypes" in name))
-""") == "[]"
+""")
+        == "[]"
+    )
 
 
 def test_a_mac_appears_and_goes():
@@ -58,8 +62,10 @@ def test_a_mac_appears_and_goes():
     softmetal.deactivate()  # once more does nothing
 
 
-@pytest.mark.parametrize(("profile", "version"), [("2.9", "2.9.1"), ("2.12", "2.12.0"), ("2.13", "2.13.0"),
-                                                  ("2.14", "2.14.0"), ("2.15", "2.15.0")])
+@pytest.mark.parametrize(
+    ("profile", "version"),
+    [("2.9", "2.9.1"), ("2.12", "2.12.0"), ("2.13", "2.13.0"), ("2.14", "2.14.0"), ("2.15", "2.15.0")],
+)
 def test_a_profile_presents_its_version(profile, version):
     before = torch.__version__
     with softmetal.profile(profile):
@@ -98,8 +104,10 @@ def test_profiles_nest():
     assert torch.__version__ == "2.13.0" and platform.mac_ver()[0] == "15.5"
 
 
-@pytest.mark.parametrize(("chip", "gib", "cores"), [("Apple M2 Max", 32 * 2 / 3, 38), ("Apple M1", 16 * 2 / 3, 8),
-                                                    ("Apple M3 Ultra", 512 * 3 / 4, 80)])
+@pytest.mark.parametrize(
+    ("chip", "gib", "cores"),
+    [("Apple M2 Max", 32 * 2 / 3, 38), ("Apple M1", 16 * 2 / 3, 8), ("Apple M3 Ultra", 512 * 3 / 4, 80)],
+)
 def test_the_chip_answers(chip, gib, cores):
     softmetal.activate(chip=chip)
     assert torch.mps.recommended_max_memory() == int(gib * 2**30)
@@ -117,9 +125,14 @@ def test_macos_answers():
     assert newer(26, 1) and not newer(26, 2)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ({"faults": "2.7"}, "no profile '2.7'"), ({"faults": {"no-such-fault"}}, "no fault 'no-such-fault'"),
-    ({"chip": "Intel"}, "unknown chip 'Intel'")])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"faults": "2.7"}, "no profile '2.7'"),
+        ({"faults": {"no-such-fault"}}, "no fault 'no-such-fault'"),
+        ({"chip": "Intel"}, "unknown chip 'Intel'"),
+    ],
+)
 def test_wrong_names_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         softmetal.activate(**arguments)
@@ -138,7 +151,8 @@ def test_activating_again_starts_as_a_new_process():
 
 
 def test_backward_works_though_one_ran_before_the_device_was_there():
-    assert run("""
+    assert (
+        run("""
 import torch, softmetal
 x = torch.ones(3, requires_grad=True)
 (x * 2).sum().backward()
@@ -147,7 +161,9 @@ y = torch.ones(3, device="mps", requires_grad=True)
 (y * 3).sum().backward()
 (x * 2).sum().backward()
 print(x.grad.tolist(), y.grad.tolist())
-""") == "[4.0, 4.0, 4.0] [3.0, 3.0, 3.0]"
+""")
+        == "[4.0, 4.0, 4.0] [3.0, 3.0, 3.0]"
+    )
 
 
 def test_events_and_streams():

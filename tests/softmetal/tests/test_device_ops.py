@@ -1,4 +1,5 @@
 """ATen on mps tensors: the CPU's results over the device's own memory."""
+
 import copy
 import io
 import pickle
@@ -32,12 +33,29 @@ def same(actual, expected):
 
 def test_views_are_views():
     x, m = both(4, 6)
-    for view in (lambda t: t[1:3, ::2], lambda t: t.t(), lambda t: t.view(2, 12), lambda t: t.unsqueeze(0).expand(3, 4, 6),
-                 lambda t: t.as_strided((3, 2), (1, 6), 2), lambda t: t.unfold(1, 2, 2), lambda t: t.diagonal(),
-                 lambda t: t.permute(1, 0), lambda t: t.reshape(24), lambda t: t.select(0, 2), lambda t: t.detach(),
-                 lambda t: t.view(torch.int32), lambda t: t.tensor_split(3, 1)[1], lambda t: t.chunk(2)[1],
-                 lambda t: t.narrow(1, 2, 3), lambda t: t.movedim(0, 1), lambda t: t.swapaxes(0, 1), lambda t: t.squeeze(),
-                 lambda t: t.split([1, 3])[1], lambda t: t.unbind()[3], lambda t: t.ravel()):
+    for view in (
+        lambda t: t[1:3, ::2],
+        lambda t: t.t(),
+        lambda t: t.view(2, 12),
+        lambda t: t.unsqueeze(0).expand(3, 4, 6),
+        lambda t: t.as_strided((3, 2), (1, 6), 2),
+        lambda t: t.unfold(1, 2, 2),
+        lambda t: t.diagonal(),
+        lambda t: t.permute(1, 0),
+        lambda t: t.reshape(24),
+        lambda t: t.select(0, 2),
+        lambda t: t.detach(),
+        lambda t: t.view(torch.int32),
+        lambda t: t.tensor_split(3, 1)[1],
+        lambda t: t.chunk(2)[1],
+        lambda t: t.narrow(1, 2, 3),
+        lambda t: t.movedim(0, 1),
+        lambda t: t.swapaxes(0, 1),
+        lambda t: t.squeeze(),
+        lambda t: t.split([1, 3])[1],
+        lambda t: t.unbind()[3],
+        lambda t: t.ravel(),
+    ):
         expected, actual = view(x), view(m)
         same(actual, expected)
         assert actual.storage_offset() == expected.storage_offset()
@@ -114,26 +132,48 @@ def test_set_shares_storage():
         torch.empty(0, device="mps").set_(torch.ones(3).untyped_storage())
 
 
-# ---- factories ------------------------------------------------------------------------------------------------------
+# ---- factories ------------------------------------------------------------
 
 
 def test_factories():
-    for make in (lambda d: torch.zeros(2, 3, device=d), lambda d: torch.ones(3, dtype=torch.int16, device=d),
-                 lambda d: torch.full((2,), 1.5, device=d), lambda d: torch.arange(2, 20, 3, device=d),
-                 lambda d: torch.linspace(0, 1, 7, device=d), lambda d: torch.eye(3, 4, device=d),
-                 lambda d: torch.tril_indices(3, 4, device=d), lambda d: torch.tensor([[1, 2], [3, 4]], device=d),
-                 lambda d: torch.scalar_tensor(3.0, device=d), lambda d: torch.logspace(0, 2, 5, device=d),
-                 lambda d: torch.zeros(2, 3, device=d).new_full((2,), 4), lambda d: torch.ones_like(torch.zeros(2, 3, device=d)),
-                 lambda d: torch.empty(2, 3, 4, 5, device=d, memory_format=torch.channels_last).fill_(2),
-                 lambda d: torch.empty_strided((2, 3), (1, 2), device=d).fill_(2), lambda d: torch.hann_window(8, device=d),
-                 lambda d: torch.as_tensor([True, False], device=d)):
+    for make in (
+        lambda d: torch.zeros(2, 3, device=d),
+        lambda d: torch.ones(3, dtype=torch.int16, device=d),
+        lambda d: torch.full((2,), 1.5, device=d),
+        lambda d: torch.arange(2, 20, 3, device=d),
+        lambda d: torch.linspace(0, 1, 7, device=d),
+        lambda d: torch.eye(3, 4, device=d),
+        lambda d: torch.tril_indices(3, 4, device=d),
+        lambda d: torch.tensor([[1, 2], [3, 4]], device=d),
+        lambda d: torch.scalar_tensor(3.0, device=d),
+        lambda d: torch.logspace(0, 2, 5, device=d),
+        lambda d: torch.zeros(2, 3, device=d).new_full((2,), 4),
+        lambda d: torch.ones_like(torch.zeros(2, 3, device=d)),
+        lambda d: torch.empty(2, 3, 4, 5, device=d, memory_format=torch.channels_last).fill_(2),
+        lambda d: torch.empty_strided((2, 3), (1, 2), device=d).fill_(2),
+        lambda d: torch.hann_window(8, device=d),
+        lambda d: torch.as_tensor([True, False], device=d),
+    ):
         same(make("mps"), make("cpu"))
     with torch.device("mps"):
         assert torch.zeros(2).device.type == "mps"
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.int64,
-                                   torch.bool, torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.float16,
+        torch.bfloat16,
+        torch.int8,
+        torch.uint8,
+        torch.int16,
+        torch.int64,
+        torch.bool,
+        torch.complex64,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+    ],
+)
 def test_types_travel_both_ways(dtype):
     x = torch.arange(-4, 8).to(dtype)
     m = x.to("mps")
@@ -143,16 +183,21 @@ def test_types_travel_both_ways(dtype):
 
 
 def test_metal_has_no_float64():
-    for make in (lambda: torch.zeros(2, dtype=torch.float64, device="mps"), lambda: torch.zeros(2).double().to("mps"),
-                 lambda: torch.ones(2, device="mps").double()):
-        with pytest.raises(TypeError, match="Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't"):
+    for make in (
+        lambda: torch.zeros(2, dtype=torch.float64, device="mps"),
+        lambda: torch.zeros(2).double().to("mps"),
+        lambda: torch.ones(2, device="mps").double(),
+    ):
+        with pytest.raises(
+            TypeError, match="Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't"
+        ):
             make()
     with pytest.raises(TypeError, match="Trying to convert ComplexDouble to the MPS backend"):
         torch.zeros(2, dtype=torch.complex128, device="mps")
     assert (torch.ones(2, device="mps") * torch.tensor(2.0, dtype=torch.float64)).dtype == torch.float32
 
 
-# ---- moving -----------------------------------------------------------------------------------------------------------
+# ---- moving ------------------------------------------------------------
 
 
 def test_to_moves_casts_and_keeps():
@@ -220,15 +265,18 @@ def test_pinned_memory_and_host_aliases():
         assert torch.empty(0).set_(alias).tolist() == [3] * 4
 
 
-# ---- indexing, complex, mixing devices ------------------------------------------------------------------------------------
+# ---- indexing, complex, mixing devices ------------------------------------------------------------
 
 
 def test_indexing():
     x, m = both(5, 6)
     rows = torch.tensor([3, 0, 3])
     for index in (rows, (slice(None), rows), (rows, rows), x > 0, (None, 2), (..., -1), slice(None, None, 2)):
-        there = tuple(i.to("mps") if isinstance(i, torch.Tensor) else i for i in index) if isinstance(index, tuple) else (
-            index.to("mps") if isinstance(index, torch.Tensor) else index)
+        there = (
+            tuple(i.to("mps") if isinstance(i, torch.Tensor) else i for i in index)
+            if isinstance(index, tuple)
+            else (index.to("mps") if isinstance(index, torch.Tensor) else index)
+        )
         same(m[there], x[index])
         same(m[index], x[index])  # CPU indices work on a Mac too
     same(m.index_select(0, rows.to("mps")), x.index_select(0, rows))
@@ -257,8 +305,15 @@ def test_complex():
 
 def test_mixed_devices_raise_as_on_a_mac():
     x, m = both(2, 3)
-    for call in (lambda: m + x, lambda: x + m, lambda: m @ x.t(), lambda: torch.cat([m, x]), lambda: m.add_(x),
-                 lambda: F.linear(m, x), lambda: torch.where(m > 0, m, x)):
+    for call in (
+        lambda: m + x,
+        lambda: x + m,
+        lambda: m @ x.t(),
+        lambda: torch.cat([m, x]),
+        lambda: m.add_(x),
+        lambda: F.linear(m, x),
+        lambda: torch.where(m > 0, m, x),
+    ):
         with pytest.raises(RuntimeError, match="[Ee]xpected all tensors to be on the same device"):
             call()
     same(m + torch.tensor(2.0), x + 2.0)
@@ -275,8 +330,11 @@ def test_cpu_and_meta_are_untouched():
     F.pad(F.linear(x, x), (1, 1)).sum().backward()
     assert not softmetal.counters.all_calls() and softmetal.counters.memory() == before
     with_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    assert not any(with_kernel("aten::" + op, key) for op in ("copy_", "linear", "constant_pad_nd", "view", "set_")
-                   for key in ("PrivateUse1", "XPU"))
+    assert not any(
+        with_kernel("aten::" + op, key)
+        for op in ("copy_", "linear", "constant_pad_nd", "view", "set_")
+        for key in ("PrivateUse1", "XPU")
+    )
     with pytest.raises((AssertionError, RuntimeError), match="(?i)cuda"):
         torch.ones(2, device="cuda")
 
@@ -284,11 +342,13 @@ def test_cpu_and_meta_are_untouched():
 def test_what_mps_lacks_the_dispatcher_refuses():
     a = torch.ones(16, 16, device="mps").to(torch.float8_e4m3fn)
     one = torch.ones((), device="mps")
-    with pytest.raises(NotImplementedError, match="Could not run 'aten::_scaled_mm' with arguments from the 'MPS' backend"):
+    with pytest.raises(
+        NotImplementedError, match="Could not run 'aten::_scaled_mm' with arguments from the 'MPS' backend"
+    ):
         torch._scaled_mm(a, a.t(), scale_a=one, scale_b=one)
 
 
-# ---- neural networks -------------------------------------------------------------------------------------------------------
+# ---- neural networks ------------------------------------------------------------
 
 
 def gradients(function, *inputs):
@@ -300,33 +360,36 @@ def gradients(function, *inputs):
     return [result.detach(), *(leaf.grad for leaf in leaves)]
 
 
-@pytest.mark.parametrize(("name", "function", "shapes"), [
-    ("linear", F.linear, [(2, 5, 8), (6, 8), (6,)]),
-    ("linear without bias", F.linear, [(5, 8), (6, 8)]),
-    ("linear of a vector", F.linear, [(8,), (6, 8), (6,)]),
-    ("linear with a vector", F.linear, [(5, 8), (8,)]),
-    ("conv1d", lambda x, w: F.conv1d(x, w, padding=1), [(2, 3, 9), (4, 3, 3)]),
-    ("conv2d", lambda x, w, b: F.conv2d(x, w, b, stride=2, padding=1), [(2, 3, 8, 8), (4, 3, 3, 3), (4,)]),
-    ("conv2d grouped", lambda x, w: F.conv2d(x, w, groups=4), [(1, 4, 6, 6), (4, 1, 3, 3)]),
-    ("conv3d", lambda x, w: F.conv3d(x, w, dilation=2), [(1, 2, 6, 6, 6), (3, 2, 3, 3, 3)]),
-    ("conv_transpose2d", lambda x, w: F.conv_transpose2d(x, w, stride=2), [(1, 3, 4, 4), (3, 2, 3, 3)]),
-    ("max_pool2d", lambda x: F.max_pool2d(x, 2), [(1, 3, 8, 8)]),
-    ("layer_norm", lambda x, w, b: F.layer_norm(x, (8,), w, b), [(3, 8), (8,), (8,)]),
-    ("group_norm", lambda x, w, b: F.group_norm(x, 2, w, b), [(2, 4, 5), (4,), (4,)]),
-    ("batch_norm", lambda x: F.batch_norm(x, None, None, training=True), [(4, 3, 5)]),
-    ("rms_norm", lambda x, w: F.rms_norm(x, (8,), w), [(3, 8), (8,)]),
-    ("softmax", lambda x: x.softmax(-1), [(4, 7)]),
-    ("pad", lambda x: F.pad(x, (1, -1, 2, 0)), [(2, 3, 4)]),
-    ("sdpa", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), [(1, 2, 5, 8)] * 3),
-    ("interpolate", lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), [(1, 2, 4, 4)]),
-    ("index", lambda x: x[[0, 2, 0]], [(3, 4)]),
-    ("einsum", lambda a, b: torch.einsum("bij,bjk->bik", a, b), [(2, 3, 4), (2, 4, 5)]),
-    ("embedding-like", lambda w: F.embedding(torch.tensor([[0, 2]], device=w.device), w), [(3, 4)]),
-    ("cat", lambda a, b: torch.cat([a, b], 1), [(2, 3), (2, 4)]),
-    ("std", lambda x: x.std(dim=0), [(5, 3)]),
-    ("gelu", F.gelu, [(4, 5)]),
-    ("cdist", torch.cdist, [(4, 3), (5, 3)]),
-])
+@pytest.mark.parametrize(
+    ("name", "function", "shapes"),
+    [
+        ("linear", F.linear, [(2, 5, 8), (6, 8), (6,)]),
+        ("linear without bias", F.linear, [(5, 8), (6, 8)]),
+        ("linear of a vector", F.linear, [(8,), (6, 8), (6,)]),
+        ("linear with a vector", F.linear, [(5, 8), (8,)]),
+        ("conv1d", lambda x, w: F.conv1d(x, w, padding=1), [(2, 3, 9), (4, 3, 3)]),
+        ("conv2d", lambda x, w, b: F.conv2d(x, w, b, stride=2, padding=1), [(2, 3, 8, 8), (4, 3, 3, 3), (4,)]),
+        ("conv2d grouped", lambda x, w: F.conv2d(x, w, groups=4), [(1, 4, 6, 6), (4, 1, 3, 3)]),
+        ("conv3d", lambda x, w: F.conv3d(x, w, dilation=2), [(1, 2, 6, 6, 6), (3, 2, 3, 3, 3)]),
+        ("conv_transpose2d", lambda x, w: F.conv_transpose2d(x, w, stride=2), [(1, 3, 4, 4), (3, 2, 3, 3)]),
+        ("max_pool2d", lambda x: F.max_pool2d(x, 2), [(1, 3, 8, 8)]),
+        ("layer_norm", lambda x, w, b: F.layer_norm(x, (8,), w, b), [(3, 8), (8,), (8,)]),
+        ("group_norm", lambda x, w, b: F.group_norm(x, 2, w, b), [(2, 4, 5), (4,), (4,)]),
+        ("batch_norm", lambda x: F.batch_norm(x, None, None, training=True), [(4, 3, 5)]),
+        ("rms_norm", lambda x, w: F.rms_norm(x, (8,), w), [(3, 8), (8,)]),
+        ("softmax", lambda x: x.softmax(-1), [(4, 7)]),
+        ("pad", lambda x: F.pad(x, (1, -1, 2, 0)), [(2, 3, 4)]),
+        ("sdpa", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), [(1, 2, 5, 8)] * 3),
+        ("interpolate", lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), [(1, 2, 4, 4)]),
+        ("index", lambda x: x[[0, 2, 0]], [(3, 4)]),
+        ("einsum", lambda a, b: torch.einsum("bij,bjk->bik", a, b), [(2, 3, 4), (2, 4, 5)]),
+        ("embedding-like", lambda w: F.embedding(torch.tensor([[0, 2]], device=w.device), w), [(3, 4)]),
+        ("cat", lambda a, b: torch.cat([a, b], 1), [(2, 3), (2, 4)]),
+        ("std", lambda x: x.std(dim=0), [(5, 3)]),
+        ("gelu", F.gelu, [(4, 5)]),
+        ("cdist", torch.cdist, [(4, 3), (5, 3)]),
+    ],
+)
 def test_forward_and_backward_agree(name, function, shapes):
     pairs = [both(*shape, seed=seed) for seed, shape in enumerate(shapes)]
     expected = gradients(function, *(x for x, _ in pairs))
@@ -345,18 +408,29 @@ def test_attention_takes_every_argument():
         there = {name: value.to("mps") if isinstance(value, torch.Tensor) else value for name, value in kwargs.items()}
         torch.testing.assert_close(
             F.scaled_dot_product_attention(mq[:, :2], mk, mk, **there).cpu(),
-            F.scaled_dot_product_attention(q[:, :2], k, k, **kwargs), rtol=1e-5, atol=1e-5)
+            F.scaled_dot_product_attention(q[:, :2], k, k, **kwargs),
+            rtol=1e-5,
+            atol=1e-5,
+        )
         torch.testing.assert_close(
             F.scaled_dot_product_attention(mq, mk, mk, enable_gqa=True, **there).cpu(),
-            F.scaled_dot_product_attention(q, k, k, enable_gqa=True, **kwargs), rtol=1e-5, atol=1e-5)
+            F.scaled_dot_product_attention(q, k, k, enable_gqa=True, **kwargs),
+            rtol=1e-5,
+            atol=1e-5,
+        )
     with torch.inference_mode():
         F.scaled_dot_product_attention(mq, mq, mq, dropout_p=0.5)
 
 
 def test_modules_train():
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.ReLU(),
-                                torch.nn.Flatten(), torch.nn.LazyLinear(4))
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.LazyLinear(4),
+    )
     x, m = both(4, 3, 6, 6)
     model(x)
     twin = copy.deepcopy(model).to("mps")
@@ -377,16 +451,25 @@ def test_recurrent_and_attention_modules(kind):
     module = kind(8, 4 if kind is not torch.nn.MultiheadAttention else 2)
     twin = copy.deepcopy(module).to("mps")
     x, m = both(5, 2, 8)
-    expected, actual = (net(*([data] if kind is not torch.nn.MultiheadAttention else [data] * 3))[0]
-                        for net, data in ((module, x), (twin, m)))
+    expected, actual = (
+        net(*([data] if kind is not torch.nn.MultiheadAttention else [data] * 3))[0]
+        for net, data in ((module, x), (twin, m))
+    )
     torch.testing.assert_close(actual.cpu(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_channels_last_stays():
     x, m = both(2, 3, 4, 5)
     x, m = (t.contiguous(memory_format=torch.channels_last) for t in (x, m))
-    for function in (lambda t: t + 1, F.relu, lambda t: t.to(torch.float16), torch.clone, torch.empty_like,
-                     lambda t: F.pad(t, (1, 1)), lambda t: F.max_pool2d(t, 2)):
+    for function in (
+        lambda t: t + 1,
+        F.relu,
+        lambda t: t.to(torch.float16),
+        torch.clone,
+        torch.empty_like,
+        lambda t: F.pad(t, (1, 1)),
+        lambda t: F.max_pool2d(t, 2),
+    ):
         assert function(m).stride() == function(x).stride()
     volume = torch.ones(1, 2, 3, 4, 5, device="mps").to(memory_format=torch.channels_last_3d)
     assert volume.is_contiguous(memory_format=torch.channels_last_3d)
@@ -396,8 +479,9 @@ def test_float8_works_on_a_faultless_stock():
     x, m = both(64, 32)
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         same(m.to(dtype).float(), x.to(dtype).float())
-        assert torch.equal(m.to(dtype).t().contiguous().cpu().view(torch.uint8),
-                           x.to(dtype).t().contiguous().view(torch.uint8))
+        assert torch.equal(
+            m.to(dtype).t().contiguous().cpu().view(torch.uint8), x.to(dtype).t().contiguous().view(torch.uint8)
+        )
 
 
 def test_inference_mode_autocast_and_hooks():

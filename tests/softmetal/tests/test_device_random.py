@@ -1,4 +1,5 @@
 """Random numbers on mps: own generators, seeds and states, and the CPU's stream left alone."""
+
 import pytest
 import softmetal
 import torch
@@ -12,17 +13,26 @@ def device():
 
 
 DRAWS = [
-    lambda: torch.rand(5, device="mps"), lambda: torch.randn(5, device="mps"),
-    lambda: torch.randint(0, 9, (5,), device="mps"), lambda: torch.randperm(9, device="mps"),
-    lambda: torch.rand_like(torch.ones(5, device="mps")), lambda: torch.randn_like(torch.ones(5, device="mps")),
-    lambda: torch.ones(5, device="mps").uniform_(), lambda: torch.ones(5, device="mps").normal_(),
-    lambda: torch.ones(5, device="mps").exponential_(), lambda: torch.bernoulli(torch.full((50,), 0.5, device="mps")),
-    lambda: torch.multinomial(torch.ones(9, device="mps"), 4), lambda: F.dropout(torch.ones(50, device="mps")),
+    lambda: torch.rand(5, device="mps"),
+    lambda: torch.randn(5, device="mps"),
+    lambda: torch.randint(0, 9, (5,), device="mps"),
+    lambda: torch.randperm(9, device="mps"),
+    lambda: torch.rand_like(torch.ones(5, device="mps")),
+    lambda: torch.randn_like(torch.ones(5, device="mps")),
+    lambda: torch.ones(5, device="mps").uniform_(),
+    lambda: torch.ones(5, device="mps").normal_(),
+    lambda: torch.ones(5, device="mps").exponential_(),
+    lambda: torch.bernoulli(torch.full((50,), 0.5, device="mps")),
+    lambda: torch.multinomial(torch.ones(9, device="mps"), 4),
+    lambda: F.dropout(torch.ones(50, device="mps")),
     lambda: F.alpha_dropout(torch.ones(50, device="mps"), training=True),
-    lambda: F.rrelu(-torch.ones(5, device="mps"), training=True), lambda: torch.poisson(torch.ones(9, device="mps") * 5),
-    lambda: torch.normal(torch.ones(5, device="mps"), 2.0), lambda: torch.randint_like(torch.ones(9, device="mps"), 50),
+    lambda: F.rrelu(-torch.ones(5, device="mps"), training=True),
+    lambda: torch.poisson(torch.ones(9, device="mps") * 5),
+    lambda: torch.normal(torch.ones(5, device="mps"), 2.0),
+    lambda: torch.randint_like(torch.ones(9, device="mps"), 50),
     lambda: torch._standard_gamma(torch.ones(5, device="mps")),
-    lambda: F.gumbel_softmax(torch.ones(5, device="mps")), lambda: torch.empty(5, device="mps").cauchy_(),
+    lambda: F.gumbel_softmax(torch.ones(5, device="mps")),
+    lambda: torch.empty(5, device="mps").cauchy_(),
     lambda: torch.nn.init.trunc_normal_(torch.empty(5, device="mps")),
 ]
 

@@ -1,4 +1,5 @@
 """FP8 on stock: bytes travel, nothing else works, and the words differ by version; the ops that are missing."""
+
 import pytest
 import softmetal
 import torch
@@ -7,7 +8,8 @@ import torch.nn.functional as F
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 WORDS = {
     "2.9": (TypeError, "Trying to convert {} to the MPS backend but it does not have support for that dtype."),
-    "2.12": (RuntimeError, "Undefined type {}"), "2.13": (RuntimeError, "Undefined type {}"),
+    "2.12": (RuntimeError, "Undefined type {}"),
+    "2.13": (RuntimeError, "Undefined type {}"),
     "2.14": (RuntimeError, "Undefined type {}"),
 }
 NAMES = {E4M3: "Float8_e4m3fn", E5M2: "Float8_e5m2"}
@@ -17,14 +19,33 @@ def all_bytes(dtype):
     return torch.arange(256, dtype=torch.int16).to(torch.uint8).view(dtype)
 
 
-CASTS = [lambda m: m.to(torch.float32), lambda m: m.to(torch.float16), lambda m: m.to(torch.bfloat16),
-         lambda m: torch.zeros(256, device="mps").copy_(m), lambda m: torch.zeros(256, device="mps").to(m.dtype),
-         lambda m: m.to("cpu", torch.float32), lambda m: torch.zeros(256).to(m.dtype).to("mps").float()]
-STRIDED = [lambda m: m.view(16, 16).t().contiguous(), lambda m: m.view(16, 16).t().reshape(-1),
-           lambda m: m.view(16, 16).t().clone(), lambda m: m.view(16, 16)[:, 2:].contiguous(), lambda m: m[16:].clone(),
-           lambda m: m[::2].clone(), lambda m: m.view(16, 16).t().cpu(), lambda m: m[0].item(), lambda m: m.fill_(1),
-           lambda m: torch.cat([m, m]), lambda m: F.pad(m, (1, 1)), lambda m: m.index_select(0, torch.tensor([1], device="mps")),
-           lambda m: m.flip(0), lambda m: torch.add(m, m), repr, lambda m: m.view(16, 16)[1:].__setitem__(0, m.view(16, 16)[0])]
+CASTS = [
+    lambda m: m.to(torch.float32),
+    lambda m: m.to(torch.float16),
+    lambda m: m.to(torch.bfloat16),
+    lambda m: torch.zeros(256, device="mps").copy_(m),
+    lambda m: torch.zeros(256, device="mps").to(m.dtype),
+    lambda m: m.to("cpu", torch.float32),
+    lambda m: torch.zeros(256).to(m.dtype).to("mps").float(),
+]
+STRIDED = [
+    lambda m: m.view(16, 16).t().contiguous(),
+    lambda m: m.view(16, 16).t().reshape(-1),
+    lambda m: m.view(16, 16).t().clone(),
+    lambda m: m.view(16, 16)[:, 2:].contiguous(),
+    lambda m: m[16:].clone(),
+    lambda m: m[::2].clone(),
+    lambda m: m.view(16, 16).t().cpu(),
+    lambda m: m[0].item(),
+    lambda m: m.fill_(1),
+    lambda m: torch.cat([m, m]),
+    lambda m: F.pad(m, (1, 1)),
+    lambda m: m.index_select(0, torch.tensor([1], device="mps")),
+    lambda m: m.flip(0),
+    lambda m: torch.add(m, m),
+    repr,
+    lambda m: m.view(16, 16)[1:].__setitem__(0, m.view(16, 16)[0]),
+]
 
 
 @pytest.mark.parametrize("profile", WORDS)
@@ -76,13 +97,16 @@ def test_scaled_mm_is_missing_in_every_version(profile):
     softmetal.activate(profile)
     m = torch.zeros(16, 16, dtype=torch.uint8, device="mps").view(E4M3)
     scale = torch.ones((), device="mps")
-    with pytest.raises(NotImplementedError, match="Could not run 'aten::_scaled_mm' with arguments from the 'MPS' backend"):
+    with pytest.raises(
+        NotImplementedError, match="Could not run 'aten::_scaled_mm' with arguments from the 'MPS' backend"
+    ):
         torch._scaled_mm(m, m.t(), scale_a=scale, scale_b=scale)
 
 
 @pytest.mark.skipif(not hasattr(torch.ops.aten, "_scaled_mm_v2"), reason="torch before 2.10 has no _scaled_mm_v2")
-@pytest.mark.parametrize(("profile", "missing"), [("2.12", True), ("2.13", True), ("2.14", True), ("2.15", False),
-                                                  (None, False)])
+@pytest.mark.parametrize(
+    ("profile", "missing"), [("2.12", True), ("2.13", True), ("2.14", True), ("2.15", False), (None, False)]
+)
 def test_scaled_mm_v2_came_with_2_15(profile, missing):
     softmetal.activate(profile)
     has = torch._C._dispatch_has_kernel_for_dispatch_key("aten::_scaled_mm_v2", "MPS")
@@ -92,18 +116,30 @@ def test_scaled_mm_v2_came_with_2_15(profile, missing):
     one = torch.ones(())
 
     def scaled_mm(device):
-        return F.scaled_mm(a.to(device), b.to(device).t(), one.to(device), F.ScalingType.TensorWise, one.to(device),
-                           F.ScalingType.TensorWise, output_dtype=torch.float32)
+        return F.scaled_mm(
+            a.to(device),
+            b.to(device).t(),
+            one.to(device),
+            F.ScalingType.TensorWise,
+            one.to(device),
+            F.ScalingType.TensorWise,
+            output_dtype=torch.float32,
+        )
 
     if missing:
-        with pytest.raises(NotImplementedError, match="Could not run 'aten::_scaled_mm_v2' with arguments from the 'MPS'"):
+        with pytest.raises(
+            NotImplementedError, match="Could not run 'aten::_scaled_mm_v2' with arguments from the 'MPS'"
+        ):
             scaled_mm("mps")
     else:
         torch.testing.assert_close(scaled_mm("mps").cpu(), scaled_mm("cpu"))
 
 
-@pytest.mark.parametrize(("profile", "syncs"), [("2.12", True), ("2.13", True), ("2.14", True), ("2.15", False),
-                                                (None, False), ({"grouped-mm-syncs"}, True)], ids=str)
+@pytest.mark.parametrize(
+    ("profile", "syncs"),
+    [("2.12", True), ("2.13", True), ("2.14", True), ("2.15", False), (None, False), ({"grouped-mm-syncs"}, True)],
+    ids=str,
+)
 def test_grouped_mm_waits_for_offs(profile, syncs):
     softmetal.activate(profile)
     x = torch.randn(8, 16, generator=torch.Generator().manual_seed(0)).bfloat16()

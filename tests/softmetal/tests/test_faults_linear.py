@@ -1,4 +1,5 @@
 """Stock's F.linear: lost biases and strided weights, by version."""
+
 import pytest
 import softmetal
 import torch
@@ -37,8 +38,16 @@ def test_bias_is_kept_elsewhere(profile):
     assert agree(stock(x, w, b), F.linear(x, w, b))
 
 
-@pytest.mark.parametrize(("profile", "macos", "lost"), [
-    ("2.13", "26.0", True), ("2.12", "26.1", True), ("2.13", "15.5", False), ("2.14", "26.0", False), (None, "26.0", False)])
+@pytest.mark.parametrize(
+    ("profile", "macos", "lost"),
+    [
+        ("2.13", "26.0", True),
+        ("2.12", "26.1", True),
+        ("2.13", "15.5", False),
+        ("2.14", "26.0", False),
+        (None, "26.0", False),
+    ],
+)
 def test_bias_is_dropped_for_vectors_on_macos_26(profile, macos, lost):
     softmetal.activate(profile, macos=macos)
     x, w, b = random(80, 1, 2), random(192, 2, seed=1), random(192, seed=2)

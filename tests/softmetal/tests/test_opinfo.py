@@ -1,4 +1,4 @@
-"""The guard: what opinfo.json says of PyTorch's ops still holds. `make test` runs a part, `make test-full` all samples."""
+"""The guard: what opinfo.json says of PyTorch's ops still holds. `make test` runs a part, `make test-full` everything."""
 import importlib.util
 import json
 from pathlib import Path
