@@ -149,7 +149,8 @@ def check_global(tokens: list[Token], is_template: bool, braced: bool = False) -
 def check_body(tokens: list[Token], is_kernel: bool) -> None:
     """Statements of a function body: what is declared at their start."""
     for index, token in enumerate(tokens[:-1]):
-        if index == 0 or tokens[index - 1].text not in ("{", "}", ";", ")"):
+        before = [t.text for t in tokens[max(index - 2, 0) : index]]
+        if before[-1:] not in (["{"], ["}"], [";"], [")"]) and before not in (["for", "("], ["if", "("]):
             continue
         statement = _statement(tokens, index)
         words = [t.text for t in statement]

@@ -45,6 +45,7 @@ LANGUAGE_FLAGS = (
 WARNING_FLAGS = (
     "-Wno-everything",
     "-Werror=return-type",
+    "-Werror=global-constructors",
     "-Werror=array-bounds",
     "-Werror=unknown-attributes",
     "-Werror=ignored-attributes",

@@ -112,10 +112,26 @@ class Translation:
                 if token.text == "kernel":
                     token.erase()
             return
-        if not in_class:
+        words = [t.text for t in rest]
+        if words[:1] in (["using"], ["typedef"]):
+            check_address_spaces(rest[words.index("=") + 1 if "=" in words else 0 :], "alias")
+        elif words[:1] not in (["static_assert"], ["friend"]) and parameter_list(rest) >= 0 and "=" not in words:
+            self._check_signature(rest)
+        elif not in_class:
             check_global(rest, is_template, braced)
-        elif not any(t.text == "(" for t in rest):
+        else:
             check_address_spaces(rest, "member")
+
+    @staticmethod
+    def _check_signature(declaration: list[Token]) -> None:
+        """Pointers and references in what a function takes and returns say their address space."""
+        opening = parameter_list(declaration)
+        result = [t.text for t in declaration[:opening]]
+        check_address_spaces(declaration[: result.index("operator") if "operator" in result else opening], "result")
+        for parameter in split(declaration[opening + 1 : closing(declaration, opening)]):
+            kept, wrong, lines = read_attributes(parameter)
+            reject_unknown(wrong, lines, set())
+            check_address_spaces(kept, "parameter")
 
     # ---- functions ---------------------------------------------------------------------------------------------------
 
@@ -135,10 +151,7 @@ class Translation:
         if is_kernel:
             definition = self._kernel(rest, parameters, attributes, lines, is_template, namespace, in_class)
         else:
-            for parameter in split(parameters):
-                kept, wrong, wrong_lines = read_attributes(parameter)
-                reject_unknown(wrong, wrong_lines, set())
-                check_address_spaces(kept, "parameter")
+            self._check_signature(body)
         tokens = self.tokens[open_brace : close + 1]
         kept, wrong, wrong_lines = read_attributes(tokens)
         reject_unknown(wrong, wrong_lines, set())

@@ -131,6 +131,28 @@ SPACES = [
     ("global without space", HEAD + "float table[2] = {1, 2};\n", 3, "must reside in constant address space"),
     ("constexpr global without space", HEAD + "constexpr int n = 2;\n", 3, "must reside in constant address space"),
     ("global not initialised", HEAD + "constant float table[2];\n", 3, "must be initialized"),
+    ("declared only", HEAD + "float g(float* p);\n", 3, "pointer type must have explicit address space qualifier"),
+    ("result", HEAD + "float* g(device float* p);\n", 3, "pointer type must have explicit address space qualifier"),
+    (
+        "method",
+        HEAD + "struct S {\nvoid g(float& p) const {}\n};\n",
+        4,
+        "reference type must have explicit address space qualifier",
+    ),
+    ("alias", HEAD + "using P = float*;\n", 3, "pointer type must have explicit address space qualifier"),
+    ("typedef", HEAD + "typedef const float* P;\n", 3, "pointer type must have explicit address space qualifier"),
+    (
+        "pointer in a for statement",
+        in_body("float y[2] = {1, 2}; for (float* p = y; p < y + 2; ++p) x[i] += *p;"),
+        4,
+        "pointer type must have explicit address space qualifier",
+    ),
+    (
+        "global computed at run time",
+        HEAD + "constant float table[2] = {1, exp(2.0)};\n",
+        3,
+        "global constructor",
+    ),
     (
         "threadgroup at program scope",
         HEAD + "threadgroup float s[2];\n",
@@ -201,6 +223,13 @@ KERNELS = [
         3,
         "threadgroup memory as a kernel argument",
     ),
+    (
+        "function constant",
+        HEAD + "constant int n [[function_constant(0)]];\n",
+        3,
+        "unknown attribute 'function_constant'",
+    ),
+    ("texture", kernel("texture2d<float> t [[texture(0)]]"), 3, "unknown attribute 'texture'"),
     ("unknown attribute", kernel("device float* x [[bufer(0)]]"), 3, "unknown attribute 'bufer'"),
     ("unknown kernel attribute", HEAD + "[[kernel, fast]] void f(device float* x) {}\n", 3, "unknown attribute 'fast'"),
     (

@@ -9,12 +9,17 @@ template <class T> struct packed_elements<T, 4> { T x, y, z, w; };
 namespace metal {
 template <class T, int N> struct packed_vec : msl::packed_elements<T, N> {
   packed_vec() = default;
-  MSL_INLINE packed_vec(vec<T, N> v) { __builtin_memcpy((void*)this, &v, sizeof(*this)); }
-  MSL_INLINE explicit packed_vec(T s) : packed_vec((vec<T, N>)(s)) {}
-  template <class A, class B, class... R> MSL_INLINE packed_vec(A a, B b, R... rest) : packed_vec(msl::make<vec<T, N>>(a, b, rest...)) {}
+  MSL_INLINE constexpr packed_vec(vec<T, N> v) : packed_vec(make_index_sequence<N>(), v) {}
+  MSL_INLINE constexpr explicit packed_vec(T s) : packed_vec(msl::make<vec<T, N>>(s)) {}
+  template <class A, class B, class... R>
+  MSL_INLINE constexpr packed_vec(A a, B b, R... rest) : packed_vec(msl::make<vec<T, N>>(a, b, rest...)) {}
   MSL_INLINE operator vec<T, N>() const { vec<T, N> v = {}; __builtin_memcpy(&v, (const void*)this, sizeof(*this)); return v; }
   MSL_INLINE T& operator[](int i) { return (&this->x)[i]; }
   MSL_INLINE const T& operator[](int i) const { return (&this->x)[i]; }
+
+ private:
+  template <size_t... I>
+  MSL_INLINE constexpr packed_vec(index_sequence<I...>, vec<T, N> v) : msl::packed_elements<T, N>{v[I]...} {}
 };
 }  // namespace metal
 #define MSL_PACKED(T) \
