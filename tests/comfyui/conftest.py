@@ -21,8 +21,10 @@ def comfyui_path():
 
 @pytest.fixture(scope="session")
 def comfyui(comfyui_path):
-    """One server for all tests, on a stock with the faults of torch 2.13. Its execution cache keeps what earlier prompts
-    made, as ComfyUI's default does where there is memory to spare."""
+    """One server for all tests, on a stock with the faults of torch 2.13.
+
+    Its execution cache keeps what earlier prompts made, as ComfyUI's default does where there is memory to spare.
+    """
     from server import running
 
     with running(comfyui_path, arguments=["--cache-lru", "100"]) as server:

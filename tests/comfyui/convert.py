@@ -1,6 +1,6 @@
 """What the browser does when Queue is pressed: a workflow (UI format) as a prompt (API format).
 
-Covers what the example workflows use: widgets, links, reroutes, notes, muted and bypassed nodes. No subgraphs, no group nodes.
+Covers what the example workflows use: widgets, links, reroutes, notes, muted and bypassed nodes. No subgraphs.
 """
 MUTED, BYPASSED = 2, 4
 VIRTUAL = ("Note", "MarkdownNote", "Reroute")

@@ -28,10 +28,13 @@ def by(entry, *node_ids):
 
 
 def digests(entry):
-    """Every padding node's digests: what it made, bit for bit. (Without nodes made by expansion: ComfyUI lists those only
-    when they run.)"""
-    return {node_id: [report["digest"] for report in output["reports"]]
-            for node_id, output in sorted(entry["outputs"].items()) if "reports" in output and "." not in node_id}
+    """Every padding node's digests, what it made bit for bit, and what TestShow nodes show. (Without nodes made by
+    expansion: ComfyUI lists those only when they run.)"""
+    found = {}
+    for node_id, output in sorted(entry["outputs"].items()):
+        if "." not in node_id and ("reports" in output or "shown" in output):
+            found[node_id] = [each.get("digest") or each["text"] for each in output.get("reports") or output["shown"]]
+    return found
 
 
 def cached(entry):

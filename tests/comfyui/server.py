@@ -91,8 +91,11 @@ class Refused(Exception):
 
 
 @contextlib.contextmanager
-def running(comfyui, faults="2.13", environment=None, seconds=120, arguments=()):
-    """A `ComfyUI` from the checkout at `comfyui`, ended when the block ends. arguments: more of main.py's own."""
+def running(comfyui, faults="2.13", environment=None, seconds=600, arguments=()):
+    """A `ComfyUI` from the checkout at `comfyui`, ended when the block ends. arguments: more of main.py's own.
+
+    It is given minutes: the first start compiles the software device.
+    """
     with tempfile.TemporaryDirectory() as folder:
         nodes = Path(folder, "custom_nodes")
         nodes.mkdir()

@@ -56,7 +56,9 @@ def test_it_stands_on_a_typed_wire(comfyui):
 
 
 BRANCHES = {"S": None, "p": pad("S"), "E": node("TestExpand", value=("S", 0)), "q": pad("E", seed=3),
-            "L": node("TestList", items="a,b"), "T": switch(("L", 0)), "l": pad("T", "S", seed=4), "beside": pad(seed=5)}
+            "1": node("TestShow", value=("E", 1)), "2": node("TestShow", value=("E", 2)),
+            "L": node("TestList", items="a,b"), "T": switch(("L", 0)), "l": pad("T", "S", seed=4),
+            "beside": pad(seed=5)}
 
 
 def off_on_off(comfyui, between):
@@ -73,7 +75,7 @@ def test_off_on_off_with_everything_cached_equals_three_cold_runs(comfyui):
     cold = off_on_off(comfyui, comfyui.forget)
     warm = off_on_off(comfyui, lambda: None)
     assert warm == cold
-    assert warm[0] == warm[2] and all(warm[0][node_id] != warm[1][node_id] for node_id in ("p", "q"))
+    assert warm[0] == warm[2] and all(warm[0][node_id] != warm[1][node_id] for node_id in ("p", "q", "1", "2"))
     assert warm[0]["beside"] == warm[1]["beside"]
     assert cached(comfyui.run({**BRANCHES, "S": switch(pad="on")})) == set(BRANCHES), "all was cached, in every mode"
 
@@ -87,7 +89,8 @@ def test_toggling_runs_again_just_what_it_governs(comfyui):
     assert cached(entry) == set(BRANCHES)
 
 
-@pytest.mark.parametrize("argument", [[], ["--cache-classic"], ["--cache-none"]], ids=lambda a: " ".join(a) or "default")
+@pytest.mark.parametrize("argument", [[], ["--cache-classic"], ["--cache-none"]],
+                         ids=lambda argument: " ".join(argument) or "default")
 def test_under_ComfyUIs_other_caches(comfyui_path, argument):
     from server import running
 

@@ -84,8 +84,23 @@ class TestSave(io.ComfyNode):
     @classmethod
     def execute(cls, value, name):
         tensor = value["samples"] if isinstance(value, dict) else value
-        torch.save(tensor.cpu(), Path(folder_paths.get_output_directory(), f"{name}.pt"))
+        folder = Path(folder_paths.get_output_directory())
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save(tensor.cpu(), folder / f"{name}.pt")
         return io.NodeOutput(ui={"saved": [name]})
 
 
-NODES = [TestTinyVAE, TestPads, TestSave]
+class TestPicture(io.ComfyNode):
+    """One square picture of random numbers, the same everywhere."""
+
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(node_id="TestPicture", category="test", inputs=[io.Int.Input("size", default=512, max=8192)],
+                         outputs=[io.Image.Output("picture")])
+
+    @classmethod
+    def execute(cls, size):
+        return io.NodeOutput(torch.rand(1, size, size, 3, generator=torch.Generator().manual_seed(0)))
+
+
+NODES = [TestTinyVAE, TestPads, TestSave, TestPicture]

@@ -1,0 +1,92 @@
+"""The repair itself in ComfyUI: a Wan VAE on a stock whose large pads are wrong, against the CPU."""
+import math
+
+import pytest
+import torch
+from graphs import node, switch
+
+pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(600)]
+
+MIB = 2**20
+
+
+def psnr(picture, reference):
+    """dB, for pictures of data range 1."""
+    error = (picture.double() - reference.double()).pow(2).mean().item()
+    return math.inf if error == 0 else -10 * math.log10(error)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """The tiny VAE's decode on the CPU in float32, in this process: frames [T, H, W, 3] in 0 to 1."""
+    from demo.workload import Workload, decode
+
+    vae, latent = Workload().build("cpu")
+    return decode(vae, latent)[0].movedim(0, -1).add(1).div(2).clamp(0, 1)
+
+
+def decoded(comfyui, mode):
+    """(frames, pads of the decode, outside's growth in bytes at its peak) of a decode under a switch."""
+    comfyui.forget()
+    comfyui.post("/test/reset", {})
+    before = comfyui.get("/test/state")["peaks"]["outside"]
+    entry = comfyui.run({"vae": node("TestTinyVAE"), "S": switch(("vae", 0), pad=mode),
+                         "decode": node("VAEDecode", vae=("S", 0), samples=("vae", 1)),
+                         "save": node("TestSave", value=("decode", 0), name=f"decoded {mode}"),
+                         "pads": node("TestPads", vae=("S", 0), after=("decode", 0))})
+    frames = torch.load(comfyui.folder / "output" / f"decoded {mode}.pt")
+    return frames, entry["outputs"]["pads"]["pads"][0], comfyui.get("/test/state")["peaks"]["outside"] - before
+
+
+def test_a_video_decode_is_garbage_on_stock_and_the_CPUs_picture_repaired(comfyui, reference):
+    stock, pads, outside = decoded(comfyui, "off")
+    assert pads["faulty_by_rule"] >= 10 and pads["past_threshold"] >= pads["faulty_by_rule"], pads
+    assert stock.shape == reference.shape == (5, 256, 256, 3)
+    assert psnr(stock, reference) < 15
+    assert outside > 20 * MIB, "stock keeps driver memory for each distinct pad"
+
+    repaired, pads, outside = decoded(comfyui, "on")
+    assert pads["faulty_by_rule"] >= 10
+    assert psnr(repaired, reference) > 60
+    assert outside == 0, "the repair keeps none"
+
+
+def test_the_parity_node_sees_both(comfyui):
+    for mode, low, high in ("off", 0, 15), ("on", 60, math.inf):
+        entry = comfyui.run({"vae": node("TestTinyVAE"), "S": switch(("vae", 0), pad=mode),
+                             "parity": node("MetalParityVAE", vae=("S", 0), image_or_latent=("vae", 1),
+                                            operation="decode", region="whole"),
+                             "show": node("TestShow", value=("parity", 4))})
+        assert low < float(entry["outputs"]["show"]["shown"][0]["text"]) <= high
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+def test_the_real_wan_2_2_vae_encodes_wrongly_on_stock_and_rightly_repaired(comfyui_path, tmp_path):
+    """ComfyUI's own loader and VAE, full size (705 M parameters), random weights. Its encoder pads before it averages
+    over time: of a picture of 1024x1024 one such pad has an inner extent of 65536."""
+    import full_size
+    from server import running
+
+    with running(comfyui_path, arguments=["--fp32-vae"]) as comfyui:
+        checkpoint = comfyui.folder / "models" / "vae" / "wan2.2_vae.safetensors"
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        full_size.run(comfyui_path, "make", checkpoint)
+        full_size.run(comfyui_path, "encode", checkpoint, tmp_path / "cpu.pt")
+        expected = torch.load(tmp_path / "cpu.pt")
+        found = {}
+        for mode in "off", "on":
+            comfyui.post("/test/reset", {})
+            before = comfyui.get("/test/state")
+            comfyui.run({"vae": node("VAELoader", vae_name="wan2.2_vae.safetensors"), "S": switch(("vae", 0), pad=mode),
+                         "picture": node("TestPicture", size=1024),
+                         "encode": node("VAEEncode", pixels=("picture", 0), vae=("S", 0)),
+                         "save": node("TestSave", value=("encode", 0), name=mode)}, seconds=1500)
+            after = comfyui.get("/test/state")
+            latent = torch.load(comfyui.folder / "output" / f"{mode}.pt")
+            scale = (expected.max() - expected.min()).item()
+            found[mode] = psnr(latent / scale, expected / scale), after["peaks"]["outside"] - before["peaks"]["outside"]
+            if mode == "on":
+                assert after["taken"]["pad"] > before["taken"].get("pad", 0)
+        assert found["off"][0] < 15 and found["off"][1] > 0, found
+        assert found["on"][0] > 60 and found["on"][1] == 0, found

@@ -1,0 +1,109 @@
+"""Every example workflow, as a user has it: its API twin is what the browser makes of it, and it runs to the end."""
+import copy
+import json
+import shutil
+
+import pytest
+from convert import BYPASSED, MUTED, to_api
+from graphs import by, node
+from server import ROOT
+
+pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(600)]
+
+FOLDER = ROOT / "example_workflows"
+WORKFLOWS = sorted(path.stem for path in FOLDER.glob("*.json"))
+# What stands for a checkpoint that a user has to download: the tiny VAE of the tests, with outputs in the same places.
+STAND_INS = {"VAELoader": ("TestTinyVAE", {})}
+
+
+def read(*parts):
+    return json.loads(FOLDER.joinpath(*parts).read_text(encoding="utf-8"))
+
+
+def with_stand_ins(prompt):
+    """The prompt with checkpoints replaced and pictures of a size that the software device makes in seconds."""
+    prompt = copy.deepcopy(prompt)
+    for node in prompt.values():
+        if node["class_type"] in STAND_INS:
+            node["class_type"], node["inputs"] = STAND_INS[node["class_type"]]
+        for side in "width", "height":
+            if isinstance(node["inputs"].get(side), int):
+                node["inputs"][side] = min(512, node["inputs"][side])
+    return prompt
+
+
+@pytest.fixture(scope="module")
+def object_info(comfyui, comfyui_path):
+    """/object_info, once the picture that ComfyUI comes with is where it looks for pictures."""
+    shutil.copy(f"{comfyui_path}/input/example.png", comfyui.folder / "input")
+    return comfyui.get("/object_info")
+
+
+def test_there_is_a_twin_for_each():
+    assert WORKFLOWS and WORKFLOWS == sorted(path.stem for path in (FOLDER / "api").glob("*.json"))
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_the_twin_is_what_the_browser_makes_of_it(object_info, name):
+    assert to_api(read(f"{name}.json"), object_info) == read("api", f"{name}.json")
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_its_wires_fit_together(name):
+    workflow = read(f"{name}.json")
+    nodes = {node["id"]: node for node in workflow["nodes"]}
+    for link, source, output, target, slot, _ in workflow["links"]:
+        assert link in nodes[source]["outputs"][output]["links"]
+        assert nodes[target]["inputs"][slot]["link"] == link
+    assert workflow["last_node_id"] == max(nodes) and workflow["last_link_id"] >= len(workflow["links"])
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_it_runs_to_the_end(comfyui, object_info, client, name):
+    prompt = with_stand_ins(to_api(read(f"{name}.json"), object_info))
+    queued = client.queue(prompt)
+    kind, data = client.end(queued, 300)
+    assert kind == "execution_success", data
+    entry = comfyui.end(queued)
+    for node_id, node in prompt.items():
+        if object_info[node["class_type"]]["output_node"]:
+            assert entry["outputs"].get(node_id), f"{node['class_type']} showed nothing"
+
+
+def test_the_two_branches_of_the_A_B_differ_on_this_stock(comfyui, object_info):
+    prompt = with_stand_ins(read("api", "A-B of kernels.json"))
+    prompt |= {"passed": node("TestShow", value=("8", 2)), "psnr": node("TestShow", value=("8", 4))}
+    found = {}
+    for mode in "off", "auto":
+        prompt["4"]["inputs"]["pad"] = mode
+        shown = comfyui.run(prompt)["outputs"]
+        found[mode] = [shown[node_id]["shown"][0]["text"] for node_id in ("passed", "psnr")]
+    assert found["off"][0] == "False" and float(found["off"][1]) < 25, found
+    assert found["auto"] == ["True", "inf"], "two branches under the same kernels are equal, bit for bit"
+
+
+def ui(mode):
+    """TestText -> switch (off) in this mode -> TestPad, as the browser saves it."""
+    return {"nodes": [
+        {"id": 1, "type": "TestText", "order": 0, "mode": 0, "inputs": [], "widgets_values": ["x"],
+         "outputs": [{"name": "text", "type": "*", "links": [1]}]},
+        {"id": 2, "type": "MetalKernelsSwitch", "order": 1, "mode": mode, "widgets_values": ["off"],
+         "inputs": [{"name": "value", "type": "*", "link": 1}],
+         "outputs": [{"name": "value", "type": "*", "links": [2]},
+                     {"name": "kernels", "type": "STRING", "links": None}]},
+        {"id": 3, "type": "TestPad", "order": 2, "mode": 0, "widgets_values": [60 + mode],
+         "inputs": [{"name": "value", "type": "*", "link": 2}], "outputs": []},
+    ], "links": [[1, 1, 0, 2, 0, "*"], [2, 2, 0, 3, 0, "*"]]}
+
+
+@pytest.mark.parametrize("mode, taker, source", [
+    (0, "stock", ["2", 0]), (MUTED, "pack", None), (BYPASSED, "pack", ["1", 0]),
+], ids=["active", "muted", "bypassed"])
+def test_muted_and_bypassed_switches_govern_nothing(comfyui, object_info, mode, taker, source):
+    workflow = ui(mode)
+    prompt = to_api(workflow, object_info)
+    assert prompt["3"]["inputs"].get("value") == source
+    # As from the browser, which sends the workflow along with the prompt.
+    queued = comfyui.queue(prompt, extra_data={"extra_pnginfo": {"workflow": workflow}})
+    entry = comfyui.end(queued)
+    assert entry["status"]["status_str"] == "success" and by(entry, "3") == taker
