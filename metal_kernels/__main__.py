@@ -10,7 +10,9 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import torch
 
@@ -18,8 +20,11 @@ from . import KERNELS, _installation, install, selfcheck, status
 from .kernel import Case, Kernel
 from .switches import OFF, ON
 
+T = TypeVar("T")
+
 CANNOT_RUN = 3
-REPEATS = 30
+REPEATS = 30  # of each call; fewer, but MINIMUM, when they would take longer than SECONDS
+MINIMUM, SECONDS = 3, 2.0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,7 +48,11 @@ def _selftest(as_json: bool) -> int:
     """Every kernel's self-check for every dtype that it knows, whether this torch needs the kernel or not."""
     if (obstacle := _obstacle(as_json)) is not None:
         return obstacle
-    results = [_check(kernel, dtype) for kernel in KERNELS for dtype in kernel.dtypes]
+    pairs = [(kernel, dtype) for kernel in KERNELS for dtype in kernel.dtypes]
+    labels = (f"{kernel.name} {selfcheck.name_of(dtype)}" for kernel, dtype in pairs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls some dtypes experimental; the table is about the kernels
+        results = [_check(kernel, dtype) for kernel, dtype in _progress(pairs, labels)]
     failed = sum(not result["passed"] for result in results)
     report = {**_where(), "results": results, "passed": len(results) - failed, "failed": failed}
 
@@ -69,20 +78,22 @@ def _check(kernel: Kernel, dtype: torch.dtype) -> dict[str, object]:
 
 
 def _bench(as_json: bool) -> int:
-    """Medians of stock and patched, case by case, over REPEATS runs each with a synchronize after every run."""
+    """Medians of stock and patched, case by case, with a synchronize after every run."""
     if (obstacle := _obstacle(as_json)) is not None:
         return obstacle
     install()
     results = []
     for kernel in KERNELS:
         with _installation.registered(kernel.name):
-            results += [_time(kernel, case) for case in (kernel.bench("mps") if kernel.bench else ())]
-    report = {**_where(), "repeats": REPEATS, "results": results}
+            cases = list(kernel.bench("mps")) if kernel.bench else []
+            labels = (f"aten::{case.op} {case.shape}" for case in cases)
+            results += [_time(kernel, case) for case in _progress(cases, labels)]
+    report = {**_where(), "results": results}
 
     def text() -> str:
         rows = [(r["op"], r["shape"], r["dtype"], _ms(r["stock_ms"]), _ms(r["patched_ms"])) for r in results]
         table = _table(("op", "shape", "dtype", "stock", "patched"), rows)
-        return f"{_headline(report)}\n{table}\nmedians of {REPEATS} runs"
+        return f"{_headline(report)}\n{table}\nmedians of up to {REPEATS} runs"
 
     _print(report, as_json, text)
     return 0
@@ -98,16 +109,21 @@ def _time(kernel: Kernel, case: Case) -> dict[str, object]:
 
 def _median(call: Callable[[], object]) -> float | None:
     """Milliseconds; None where the call is not possible (stock lacks the op or the dtype)."""
-    times = []
     try:
-        for _ in range(REPEATS + 1):
-            start = time.perf_counter()
-            call()
-            torch.mps.synchronize()
-            times.append((time.perf_counter() - start) * 1e3)
+        _milliseconds(call)  # the first run compiles
+        times = [_milliseconds(call) for _ in range(MINIMUM)]
+        while len(times) < REPEATS and sum(times) < SECONDS * 1e3:
+            times.append(_milliseconds(call))
     except (RuntimeError, TypeError):
         return None
-    return statistics.median(times[1:])  # the first run compiles
+    return statistics.median(times)
+
+
+def _milliseconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    torch.mps.synchronize()
+    return (time.perf_counter() - start) * 1e3
 
 
 def _obstacle(as_json: bool) -> int | None:
@@ -124,6 +140,18 @@ def _where() -> dict[str, object]:
         "build": f"torch {torch.__version__} ({(torch.version.git_version or '?')[:8]})",
         **_installation.environment.as_dict(),
     }
+
+
+def _progress(items: Sequence[T], labels: Iterable[str]) -> Iterator[T]:
+    """The items, with a bar on a terminal's error stream that says which is at work and is gone at the end."""
+    shown = sys.stderr.isatty()
+    for done, (item, label) in enumerate(zip(items, labels, strict=True)):
+        if shown:
+            filled = 20 * done // len(items)
+            print(f"\r\033[K[{'#' * filled}{'.' * (20 - filled)}] {label}", end="", file=sys.stderr, flush=True)
+        yield item
+    if shown:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def _headline(report: dict[str, object]) -> str:

@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def command(core, mps, capsys, monkeypatch):
     """command(*arguments): (exit status, what it printed), in this process, on the device."""
     module = importlib.import_module(f"{core.face.__name__}.__main__")
-    monkeypatch.setattr(module, "REPEATS", 2)
+    for name in ("REPEATS", "MINIMUM"):
+        monkeypatch.setattr(module, name, 2)
 
     def run(*arguments):
         status = module.main(list(arguments))
@@ -102,7 +103,7 @@ def test_bench(command, families, make_kernel, core, mps):
     families(dataclasses.replace(kernel, bench=lambda device: cases_kept))
     calls.clear()
     status, text = command("bench")
-    assert status == 0 and len(calls) == 3, "patched runs: one to warm up, and REPEATS"
+    assert status == 0 and len(calls) == 3, "patched runs: one to warm up, and two"
     rows = [line.split() for line in text.splitlines()]
     (pad,) = (row for row in rows if row and row[0] == "aten::constant_pad_nd")
     assert pad[-4:][1] == "ms" and float(pad[-2]) >= 0 and "float32" in pad
@@ -132,3 +133,14 @@ def test_wrong_usage(command, capsys):
     with pytest.raises(SystemExit) as stopped:
         command("install")
     assert stopped.value.code == 2
+
+
+def test_a_bar_on_a_terminal_and_none_in_a_file(core, capsys, monkeypatch):
+    module = importlib.import_module(f"{core.face.__name__}.__main__")
+    assert list(module._progress([1, 2], ["a", "b"])) == [1, 2]
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert list(module._progress([1, 2], ["pad float32", "pad float16"])) == [1, 2]
+    shown = capsys.readouterr().err
+    assert "[....................] pad float32" in shown and "[##########..........] pad float16" in shown
+    assert shown.endswith("\r\033[K"), "the bar is gone at the end"
