@@ -145,6 +145,25 @@ def test_no_stock_kernel_is_a_normal_state(install, make_kernel, mps):
     assert call(keyset, x.to(torch.int8), x, x, x).eq(1).all()
 
 
+def test_an_op_that_mps_lacks_raises_the_dispatchers_own_error(install, make_kernel, mps):
+    """torch._scaled_mm, as a user calls it: the same type and the same text with our override there."""
+    x, scale = torch.zeros(16, 16, device=mps), torch.ones((), device=mps)
+
+    def error():
+        with pytest.raises(NotImplementedError) as raised:
+            torch._scaled_mm(x, x, scale, scale)
+        return type(raised.value), str(raised.value)
+
+    before = error()
+    assert "aten::_scaled_mm" in before[1]
+    installation = install(make_kernel("_scaled_mm", supports=lambda *a, **k: False))
+    assert error() == before
+    with installation.switches.using({"_scaled_mm": "off"}):
+        assert error() == before
+    installation.uninstall()
+    assert error() == before
+
+
 def test_an_op_that_this_torch_does_not_have(install, core, make_kernel, mps, took):
     known, unknown = make_kernel().patches[0], make_kernel("no_such_op_of_aten").patches[0]
     both = make_kernel(name="both")
