@@ -3,8 +3,23 @@
     library = softmetal.frontend.compile(source)      # CompileError: "program_source:LINE:COLUMN: error: ..."
     library.path, library.kernels["scale_float"].arguments
 
-The compiler is the clang inside the PyPI package `ziglang`. Open symbols of the shared object are the runtime's
-(softmetal_abi.h, __asan_*) and libm's, both to be found in the process.
+The compiler is the clang inside the PyPI package `ziglang`; what a source goes through:
+
+    preprocess (toolchain)   clang -E, with Metal's macros and header names only
+    translate                kernels, attributes, threadgroup variables, literals, T(x); lines stay where they are
+    rules                    what Metal refuses and C++ does not, as far as words show it
+    to LLVM IR (toolchain)   with real address spaces, so that clang refuses what mixes them (copies: copies.py)
+    conversions              implicit conversions of bfloat and reinterpreting casts, from the syntax tree
+    reflection               arguments, threadgroup memory and calls, from the intermediate code
+    erase, link              flat memory, every access a call into the runtime (checked) or plain vectorised code
+
+include/msl/ is the metal:: library; target_cpu.h is the one file of it that knows the target. Open symbols of the
+shared object are the runtime's (softmetal_abi.h, __asan_*) and libm's float functions, both found in the process.
+
+Differences from Apple's compiler, all of them errors here, never other results: an integer does not convert to bfloat
+by itself; the result of comparing vectors goes into all(), any() and select() only; vectors of bool do not go through
+buffers; C casts between vector types must be written as calls, float4(x); there are no textures, samplers, function
+constants, threadgroup arguments, matrices (float4x4) or metal::array.
 """
 
 from .compiler import compile

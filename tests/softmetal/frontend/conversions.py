@@ -7,9 +7,10 @@ the JSON, and as regular.
 import re
 
 from .diagnostics import SOURCE_NAME, CompileError, message, metal_types
+from .masks import REFUSED, Masks
 
 _NODE = re.compile(
-    r"^[ |`-]*(?P<node>[A-Z]\w+) 0x[0-9a-f]+ (?:(?:prev|parent) 0x[0-9a-f]+ )*"
+    r"^(?P<indent>[ |`-]*)(?P<node>[A-Z]\w+) 0x[0-9a-f]+ (?:(?:prev|parent) 0x[0-9a-f]+ )*"
     r"<(?P<range>(?:[^<>]|<[^<>]*>)*)>(?P<rest>.*)$"
 )
 _POSITION = re.compile(
@@ -56,7 +57,7 @@ def _full_type(text: str) -> str:
 
 def check_conversions(dump: str) -> None:
     """Raise CompileError, one line for each place, if the AST holds a conversion that Metal refuses."""
-    reader, errors = _Reader(), {}
+    reader, masks, errors = _Reader(), Masks(), {}
     outer = None  # the conversion on the line before: (file, line, its type, kind of cast)
     for text in dump.split("\n"):
         node = _NODE.match(text)
@@ -68,6 +69,8 @@ def check_conversions(dump: str) -> None:
         own = _OWN_POSITION.match(rest)
         if own:
             reader.move(own)
+        if masks.misused(len(node["indent"]), node["node"], rest):
+            errors.setdefault(place, REFUSED)
         inner = _type(rest)
         if outer:
             problem = _problem(inner, outer[1], outer[2])

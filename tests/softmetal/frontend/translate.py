@@ -239,20 +239,30 @@ class Translation:
     def _threadgroup_variables(self, start: int, end: int) -> None:
         """`threadgroup T name[N];` in a kernel body becomes guarded static storage that each thread announces."""
         for index in range(start + 1, end):
-            before = self.tokens[index - 1].text
-            if self.tokens[index].text == "threadgroup" and before in ("{", "}", ";"):
-                stop = index
-                while self.tokens[stop].text != ";":
-                    stop = closing(self.tokens, stop) + 1 if self.tokens[stop].text in ("(", "[", "{") else stop + 1
-                self._threadgroup_variable(self.tokens[index:stop])
+            if self.tokens[index - 1].text not in ("{", "}", ";"):
+                continue
+            first = index
+            while self.tokens[first].text == "alignas":
+                first = closing(self.tokens, first + 1) + 1
+            if self.tokens[first].text != "threadgroup":
+                continue
+            stop = first
+            while self.tokens[stop].text != ";":
+                stop = closing(self.tokens, stop) + 1 if self.tokens[stop].text in ("(", "[", "{") else stop + 1
+            if self._threadgroup_variable(self.tokens[first:stop]):
+                for token in self.tokens[index:first]:
+                    token.erase()  # every variable's storage is aligned to 256 bytes
 
     @staticmethod
-    def _threadgroup_variable(tokens: list[Token]) -> None:
+    def _threadgroup_variable(tokens: list[Token]) -> bool:
+        """Rewrite one declaration. False if it declares a pointer or reference, which needs no storage."""
         pieces = split(tokens[1:])
         name = next((i for i, t in enumerate(pieces[0]) if t.text in ("[", "=", "{")), len(pieces[0])) - 1
         kind, first = pieces[0][:name], pieces[0][name:]
+        while kind and kind[0].text == "alignas":
+            kind = kind[closing(kind, 1) + 1 :]
         if any(t.text in ("*", "&", "auto") for t in kind):
-            return
+            return False
         if not kind:
             raise CompileError(message(tokens[0].line, "a threadgroup variable needs a type and a name"))
         text = []
@@ -272,3 +282,4 @@ class Translation:
         for token in tokens:
             token.erase()
         tokens[0].out = "; ".join(text)
+        return True

@@ -99,7 +99,9 @@ template <typename T, int N> [[kernel]] void g(device T* x) {
   threadgroup T a[N], b, c[2][N + 1];
   threadgroup P p;
   threadgroup vec<T, 4> v[N];
-  threadgroup float4 w;
+  alignas(16) threadgroup float4 w;
+  threadgroup alignas(32) uchar bytes[3];
+  bytes[2] = 1;
   threadgroup T* q = a;
   threadgroup T& r = b;
   const threadgroup T* s = &c[1][0];
@@ -333,3 +335,14 @@ kernel void f(device float* x [[ buffer( 0 ) ]], uint i [[ thread_position_in_gr
 
 //// no kernel
 inline float g(float x) { return x; }
+
+//// comparisons of vectors
+template <typename T> [[kernel]] void g(device T* x) {
+  x[0] = select(x[1], x[2], (x[1] < x[2]) && !(x[1] == x[3]));
+  if (any(x[0] > T(1)) || metal::all(x[0].xy <= x[1].xy)) x[1] = T(0);
+  bool equal = all((x[2] != x[3]) | (x[1] >= x[2]));
+  x[4] = equal ? x[5] : x[6];
+}
+template [[host_name("f")]] [[kernel]] decltype(g<float4>) g<float4>;
+template [[host_name("h")]] [[kernel]] decltype(g<half4>) g<half4>;
+template [[host_name("i")]] [[kernel]] decltype(g<uint4>) g<uint4>;
