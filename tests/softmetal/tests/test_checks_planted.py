@@ -1,5 +1,6 @@
 """Every planted fault is caught, with the same verdict under every seed; its right twin passes, with the same bits."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -287,6 +288,38 @@ def test_the_device_goes_on_after_a_fault(lib):
             lib.early_return_broken(y, threads=64, group_size=64)
         lib.reverse_fixed(x, y, threads=64, group_size=64)
         assert torch.equal(y.cpu(), x.cpu().flip(0))
+
+
+def test_a_fault_in_one_thread_leaves_the_others_alone(lib):
+    from softmetal import shader
+
+    wrong = []
+
+    def faulty():
+        for _ in range(30):
+            try:
+                lib.reverse_broken(floats(64), zeros(64), threads=64, group_size=64)
+                wrong.append("no fault")
+            except shader.KernelFault as fault:
+                if fault.kind != "race":
+                    wrong.append(fault)
+
+    def right():
+        try:
+            for _ in range(30):
+                x, y = floats(64), zeros(64)
+                lib.reverse_fixed(x, y, threads=64, group_size=64)
+                if not torch.equal(y.cpu(), x.cpu().flip(0)):
+                    wrong.append("wrong result")
+        except Exception as error:
+            wrong.append(error)
+
+    workers = [threading.Thread(target=work) for work in (faulty, right, right)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
 
 
 def test_zero_size_grid(lib):

@@ -367,6 +367,16 @@ class TestModes:
         assert (made[0].threads, made[0].group_size, made[0].source.strip()) == ((4, 1, 1), (2, 1, 1), SOURCE.strip())
         assert made[1].arguments[1] == 5
 
+    def test_a_fault_that_somebody_catches_is_still_in_the_log(self, lib):
+        from softmetal import shader
+
+        shader.fault_log.clear()
+        lib.negate(torch.zeros(4, device="mps"))
+        assert not shader.fault_log
+        with pytest.raises(RuntimeError) as caught:
+            lib.negate(torch.zeros(4, device="mps"), threads=5)
+        assert list(shader.fault_log) == [caught.value]
+
     def test_fast_mode_gives_the_same_bits(self, lib):
         from softmetal import shader
 

@@ -271,6 +271,10 @@ void smr_mark_fresh(void* p, size_t bytes) {
   Block* block = block_of(reinterpret_cast<uintptr_t>(p));
   if (!block) return;
   forget(*block);
+  if (block->shadowed) {  // a recycled block: what was known in small granules need not stay so
+    shadow_release(block->begin, block->size);
+    block->shadowed = false;
+  }
   const size_t offset = reinterpret_cast<uintptr_t>(p) - block->begin;
   if (bytes > block->size - offset) bytes = block->size - offset;
   if (offset == 0) {
