@@ -160,7 +160,9 @@ def _wrap_numbers(args: tuple, tensors: frozenset[int]) -> tuple | None:
     """`args` with tensors where a Python number stands for one; None when there is no such number.
 
     torch hands a "wrapped number" tensor to Python as a plain number (seen: torch.isfinite calls copy_(x, inf)), and
-    does not take that number back where the schema says Tensor. The dtypes are those of torch's own wrapped numbers.
+    does not take that number back where the schema says Tensor. The dtypes are those of torch's own wrapped numbers;
+    their mark, which lets them yield in type promotion, cannot be set from Python: an op that promotes its arguments
+    (add, mul) is not one to patch.
     """
     numbers = [i for i, value in enumerate(args) if i in tensors and isinstance(value, (bool, int, float, complex))]
     if not numbers:
