@@ -4,6 +4,8 @@
 
 static unsigned char shared_bytes[256] __attribute__((aligned(256)));
 
+typedef unsigned vector4 __attribute__((ext_vector_type(4)));
+
 template <class T>
 static unsigned load(const unsigned char* p) {
   return static_cast<unsigned>(*reinterpret_cast<const T*>(p));
@@ -23,6 +25,8 @@ extern "C" void interpret(void* const* buffers, const msl_thread* thread) {
   if (index < 64) shared_bytes[index] = 0;
   msl_rt_threadgroup_barrier(2, 1);
   unsigned sum = 0;
+  volatile unsigned long unknown = 5;
+  const unsigned long five = unknown;
   for (int step = 0; step < steps; ++step) {
     const int* now = program + (thread->thread_position_in_grid[0] * steps + step) * 2;
     const int op = now[0];
@@ -39,6 +43,19 @@ extern "C" void interpret(void* const* buffers, const msl_thread* thread) {
         break;
       case 8: msl_rt_threadgroup_barrier(static_cast<uint32_t>(now[1]), 3); break;
       case 9: msl_rt_simdgroup_barrier(static_cast<uint32_t>(now[1]), 4); break;
+      case 10: {
+        const vector4 v = *reinterpret_cast<const vector4*>(p);
+        sum += v.x + v.y + v.z + v.w;  // all of it, or the compiler loads less
+        break;
+      }
+      case 11: *reinterpret_cast<vector4*>(p) = 1; break;
+      case 12: {  // of a size that the compiler does not know: memcpy's and memset's own call-outs
+        unsigned char local[8] = {0};
+        __builtin_memcpy(local, p, five);
+        sum += local[0];
+        break;
+      }
+      case 13: __builtin_memset(p, 1, five); break;
       default: break;
     }
   }

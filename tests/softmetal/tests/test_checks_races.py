@@ -19,6 +19,7 @@ HERE = Path(__file__).parent
 READ, WRITE, ATOMIC = "read", "write", "atomic"
 # op -> (what, bytes)
 OPS = {1: (READ, 1), 2: (WRITE, 1), 3: (READ, 2), 4: (WRITE, 2), 5: (READ, 4), 6: (WRITE, 4), 7: (ATOMIC, 4)}
+OPS |= {10: (READ, 16), 11: (WRITE, 16), 12: (READ, 5), 13: (WRITE, 5)}
 BARRIER, SIMD_BARRIER, SHARED = 8, 9, 16
 DEVICE_FLAG, SHARED_FLAG = 1, 2
 GROUP, GROUPS = 64, 2
@@ -104,7 +105,7 @@ def make_program(rng: random.Random):
     if rng.random() < 0.5:  # close together: lanes of one SIMD-group
         busy = [thread % 4 + (thread // 32) * 32 for thread in busy]
     atomics, places = rng.random() < 0.3, rng.choice([4, 16, 40])
-    writes = rng.choice([0.1, 0.3, 0.6])
+    writes, mixed = rng.choice([0.1, 0.3, 0.6]), rng.random() < 0.4
     program = [[(0, 0)] * steps for _ in range(GROUP * GROUPS)]
     for step in range(steps):
         kind = rng.random()
@@ -120,11 +121,11 @@ def make_program(rng: random.Random):
         for thread in set(busy):
             if program[thread][step][0] or rng.random() < 0.3:
                 continue
-            wide = rng.choice([1, 2, 4])
-            op = {1: 1, 2: 3, 4: 5}[wide] + (rng.random() < writes)
+            wide, op = rng.choice([(1, 1), (2, 3), (4, 5), (16, 10), (5, 12)] if mixed else [(1, 1), (2, 3), (4, 5)])
+            op += rng.random() < writes
             if atomics and rng.random() < 0.5:
                 op, wide = 7, 4
-            place = rng.randrange(places // wide) * wide
+            place = rng.randrange(places) if wide == 5 else rng.randrange(max(1, places // wide)) * wide
             program[thread][step] = (op | (SHARED if rng.random() < 0.5 else 0), place)
     return program
 
