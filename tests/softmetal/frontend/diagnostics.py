@@ -93,7 +93,7 @@ def _explained(error: re.Match, place: re.Match, notes: list[re.Match], lines: l
 
 def _shown(place: re.Match, kind: str, text: str, lines: list[str]) -> list[str]:
     text = re.sub(r" \[-Werror.*\]$", "", text)
-    text = re.sub(r"^static assertion failed(?: due to requirement '.*?')?: ", "", text)
+    text = re.sub(r"^static assertion failed due to requirement '.*?msl::.*?': ", "", text)  # the library's own
     number = int(place["line"])
     name = SOURCE_NAME if place["file"] == SOURCE_NAME else "<metal_stdlib>"
     shown = [f"{name}:{number}:{place['column']}: {kind}: {_readable(text)}"]

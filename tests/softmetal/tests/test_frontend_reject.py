@@ -291,6 +291,7 @@ LANGUAGE = [
         6,
         "recursive",
     ),
+    ("static_assert", in_body('static_assert(sizeof(x[0]) == 2, "half only");'), 4, "half only"),
     ("undeclared", in_body("x[i] = y;"), 4, "use of undeclared identifier 'y'"),
     ("syntax", in_body("x[i] = ;"), 4, "expected expression"),
     (
