@@ -1,7 +1,17 @@
 """The checking runtime of the software Metal device: built with the system's C++ compiler on first use, then loaded.
 
 `library_path()` is the shared object (what the torch extension links against), `load()` the loaded library.
-The C interface is softmetal_abi.h. Nothing in here knows torch.
+The C interface is softmetal_abi.h. Nothing in here knows torch. Below csrc/, a file a duty:
+
+    launch      the order of threadgroups, SIMD-groups and lanes; barriers and collectives
+    fibre       a stack a thread, and the switch between them
+    access      what happens at every memory access: bounds, written bytes, races
+    shadow      who touched which bytes last: complete race detection whatever the order
+    arena       address space for device memory with guard room, and which of its bytes were written
+    bindings    a launch's arguments as ranges of memory
+    library     a kernel library's own variables: threadgroup memory and constants
+    signals     crashes inside kernels, and the watchdog
+    reports     what is written down when a lane is stopped; fault.py and launch.py put it in words
 """
 
 from .build import build_directory, library_path, load

@@ -8,7 +8,7 @@ from .fault import KernelFault, Lane
 from .lines import source_line
 
 READ_ONLY, BY_VALUE, UNSET = 1, 2, 4
-WATCHDOG_SECONDS = 30.0  # of processor time here; about what keeps an M1 busy for half a second
+WATCHDOG_SECONDS = 30.0  # of processor time, here: twenty times the largest launch of benchmark.py
 MAX_BUFFERS = 31
 _SPACES = ("memory", "buffer", "argument", "threadgroup variable", "program-scope constant", "stack")
 _OPERATIONS = (

@@ -129,13 +129,15 @@ inline void remember(Tag& first, Tag* second, Page& page, Tag*& second_array, si
     *second = me;
     return;
   }
-  const uint32_t g0 = tag_thread(first) / 32, g1 = tag_thread(*second) / 32;
-  if (g0 != g1) return;
-  if (group != g0 || id >= order.now[group]) {
-    if (group != g0 || tag_id(*second) < order.now[group]) *second = me;
-    return;
+  const uint32_t one = tag_thread(first) / 32, other = tag_thread(*second) / 32;
+  if (one != other) return;
+  if (group != one) {
+    *second = me;
+  } else if (id < order.now[group]) {
+    first = me;
+  } else if (tag_id(*second) < order.now[group]) {
+    *second = me;
   }
-  first = me;
 }
 
 Conflict in_page(Page& page, const Order& order, uintptr_t p, size_t n, Access access, Tag me) {
