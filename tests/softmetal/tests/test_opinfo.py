@@ -1,4 +1,4 @@
-"""The guard: what opinfo.json says of PyTorch's ops still holds. `make test` runs a part, `make test-full` everything."""
+"""The guard: what opinfo.json says of PyTorch's ops still holds. `make test` runs part of it, `make test-full` all."""
 import importlib.util
 import json
 from pathlib import Path

@@ -131,7 +131,8 @@ struct Hooks final : at::MPSHooksInterface {
   size_t getCurrentAllocatedMemory() const override { return static_cast<size_t>(memory_numbers().current); }
   size_t getDriverAllocatedMemory() const override { return static_cast<size_t>(memory_numbers().driver); }
   size_t getRecommendedMaxMemory() const override { return recommended_max_memory(); }
-  size_t getMaxBufferLength() const override { return max_buffer_length(); }
+  // No `override`: torch 2.9 does not ask.
+  size_t getMaxBufferLength() const { return max_buffer_length(); }
   void setMemoryFraction(double ratio) const override { set_memory_fraction(ratio); }
 
   void deviceSynchronize() const override { count_synchronization(); }
