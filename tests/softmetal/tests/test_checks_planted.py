@@ -380,6 +380,15 @@ def test_a_buffer_is_what_the_tensor_reaches_and_not_its_storage(lib):
     assert caught.value.kind == "out_of_bounds" and caught.value.size == 57 * 4
 
 
+def test_a_vector_parameter_bound_off_its_alignment(lib):
+    from softmetal import shader
+
+    with pytest.raises(shader.KernelFault, match="needs 16-byte alignment.*starts at byte 4 of its storage") as caught:
+        lib.vector_fixed(floats(65), zeros(65)[1:], threads=16)
+    assert caught.value.kind == "misaligned" and caught.value.buffer == 1
+    lib.vector_fixed(floats(65), zeros(68)[4:], threads=16)
+
+
 def test_overlapping_views_stay_aliases(lib):
     """Views that overlap are one memory: a race between them shows."""
     from softmetal import shader
