@@ -15,7 +15,7 @@ MIB = 1 << 20
 LIVE_MAPS = 17
 DEFAULT_CHANNELS = 128
 LIVE_FRAMES = 8  # causal video VAEs run a few frames at a time
-OVERHEAD = 1.5  # normalisations and activations beside the arithmetic that `watch` counts
+PER_CALL = 3e-5  # seconds of Python and dispatch for a torch call
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,10 @@ def refuse_if_short(need):
         )
 
 
-def seconds(flops):
-    """About how long this arithmetic takes on this CPU, from a convolution timed now."""
-    return flops / _rate() * OVERHEAD
+def seconds(work):
+    """About how long a run's `Work` takes on this CPU, from a convolution and an activation timed now."""
+    flops, elements = _rates()
+    return work.flops / flops + work.elements / elements + work.calls * PER_CALL
 
 
 def available_memory():
@@ -133,11 +134,17 @@ def _channels(vae):
     return found
 
 
-def _rate():
-    """Arithmetic a second of a float32 3 x 3 convolution of 64 channels."""
+def _rates():
+    """Arithmetic a second of a float32 3 x 3 convolution of 64 channels, and elements a second of an activation."""
     image, weight = torch.ones(1, 64, 96, 96), torch.ones(64, 64, 3, 3)
-    torch.nn.functional.conv2d(image, weight, padding=1)  # the first call prepares
+    convolution = _time(lambda: torch.nn.functional.conv2d(image, weight, padding=1))
+    activation = _time(lambda: torch.nn.functional.silu(image))
+    return 2 * 64 * 64 * 9 * 96 * 96 / convolution, image.numel() / activation
+
+
+def _time(run, times=3):
+    run()  # the first call prepares
     start = time.perf_counter()
-    for _ in range(3):
-        torch.nn.functional.conv2d(image, weight, padding=1)
-    return 3 * 2 * 64 * 64 * 9 * 96 * 96 / (time.perf_counter() - start)
+    for _ in range(times):
+        run()
+    return (time.perf_counter() - start) / times

@@ -13,7 +13,7 @@ from . import cpu_copy, estimate, kernels_used, plan
 from .compare import Comparison, compare
 from .vae_report import Facts, as_dict, describe
 from .values import ParityError, Value, read, short
-from .watch import Watch
+from .watch import Watch, Work
 
 DECODE, ENCODE, ROUND_TRIP = "decode", "encode", "round trip"
 INPUT = "image_or_latent"  # the node's input, for messages
@@ -63,7 +63,7 @@ class Side:
 
     results: list
     seconds: float
-    flops: int
+    work: Work
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ def parity(vae, thing, request, tolerances, hooks=None, data_range=0.0, availabl
     device = _run(vae, job, lambda _: hooks.tick(), lambda done: hooks.progress(done * DEVICE_SHARE))
     used = kernels_used.since(before)
     where = _where(vae)
-    expected = estimate.seconds(device.flops)
+    expected = estimate.seconds(device.work)
     hooks.say(
         f"{where} took {estimate.duration(device.seconds)}; the CPU side takes about {estimate.duration(expected)} "
         "(estimate)."
     )
-    cpu = _run_on_cpu(vae, job, device.flops, hooks)
+    cpu = _run_on_cpu(vae, job, device.work, hooks)
 
     stages = []
     for step, result, reference in zip(steps, device.results, cpu.results, strict=True):
@@ -205,13 +205,13 @@ def _need(vae, steps, source, places, pieces, available):
 
 def _run(vae, job, tick, done, weights=()):
     """`Side` of one side. `tick(flops so far)` before every torch call, `done(fraction)` after each piece."""
-    start, flops, count = time.perf_counter(), 0, 0
+    start, work, count = time.perf_counter(), Work(), 0
     outputs = [[] for _ in job.steps]
     for item in job.pieces:
         parts = [[] for _ in job.steps]
         for window in job.places:
             cut = _cut(item, job.kind, window)
-            with Watch(lambda now, so_far=flops: tick(so_far + now), weights) as watch:
+            with Watch(lambda now, so_far=work.flops: tick(so_far + now.flops), weights) as watch:
                 for position, step in enumerate(job.steps):
                     cut = _step(vae, step, cut)
                     parts[position].append(plan.kept(cut.detach().to("cpu"), window, _axes(step, cut)))
@@ -220,20 +220,20 @@ def _run(vae, job, tick, done, weights=()):
                     f"This VAE ({type(vae).__name__}) runs weights that are not among its attributes, so the CPU side "
                     f"would be the device side again: {_INSTEAD}"
                 )
-            flops += watch.flops
+            work.add(watch.work)
             count += 1
             done(count / (len(job.places) * len(job.pieces)))
         for position, step in enumerate(job.steps):
             outputs[position].append(plan.assemble(parts[position], job.places, _axes(step, parts[position][0])))
-    return Side([torch.cat(output) for output in outputs], time.perf_counter() - start, flops)
+    return Side([torch.cat(output) for output in outputs], time.perf_counter() - start, work)
 
 
-def _run_on_cpu(vae, job, flops, hooks):
+def _run_on_cpu(vae, job, work, hooks):
     """The CPU side on a copy that lives only here."""
 
     def tick(now):
         hooks.tick()
-        hooks.progress(DEVICE_SHARE + (1 - DEVICE_SHARE) * min(1.0, now / max(1, flops)))
+        hooks.progress(DEVICE_SHARE + (1 - DEVICE_SHARE) * min(1.0, now / max(1, work.flops)))
 
     copied = cpu_copy.CpuCopy(vae)
     with copied as twin:

@@ -57,7 +57,7 @@ def as_dict(facts, stages):
             "device_seconds": facts.device.seconds,
             "cpu_seconds": facts.cpu.seconds,
             "cpu_seconds_estimated": facts.expected,
-            "flops": facts.device.flops,
+            "flops": facts.device.work.flops,
             "cpu_bytes_estimated": {
                 "weights": facts.need.weights,
                 "activations": facts.need.activations,

@@ -3,6 +3,8 @@
 A torch function mode sees each torch call that Python code makes. It is entered for the two runs of a parity check
 only, never for anyone else's work.
 """
+from dataclasses import dataclass
+
 import torch
 from torch.overrides import TorchFunctionMode
 
@@ -17,35 +19,50 @@ _TRANSPOSED = {F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d}
 _PRODUCTS = {torch.matmul, torch.bmm, torch.mm, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.bmm}
 
 
+@dataclass
+class Work:
+    """What a run did: torch calls, elements that they wrote, and multiply-adds counted as two."""
+
+    calls: int = 0
+    elements: int = 0
+    flops: int = 0
+
+    def add(self, other):
+        self.calls += other.calls
+        self.elements += other.elements
+        self.flops += other.flops
+
+
 class Watch(TorchFunctionMode):
     """Enter round one side's run.
 
-    tick     called before every torch call with the arithmetic done so far; raise from it to cancel.
+    tick     called before every torch call with the `Work` done so far; raise from it to cancel.
     weights  parameters that must take part: `used` says whether any did.
 
-    After the run, `flops` is the arithmetic of its convolutions, linear layers, products and attention. Random numbers
+    `work` is what was done; its flops are those of convolutions, linear layers, products and attention. Random numbers
     come from a private generator on the CPU in float32, so that both sides draw the same and the user's seed stays
     untouched.
     """
 
-    def __init__(self, tick=lambda flops: None, weights=()):
+    def __init__(self, tick=lambda work: None, weights=()):
         super().__init__()
         self.tick = tick
-        self.flops = 0
+        self.work = Work()
         self.used = False
         self._weights = {id(weight) for weight in weights}
         self._generator = torch.Generator("cpu").manual_seed(SEED)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        self.tick(self.flops)
+        self.tick(self.work)
         if not self.used and self._weights:
             self.used = any(id(argument) in self._weights for argument in (*args, *kwargs.values()))
         drawn = self._draw(func, args, kwargs)
         if drawn is not None:
             return drawn
         result = func(*args, **kwargs)
-        self.flops += _flops(func, args, kwargs, result)
+        if isinstance(result, torch.Tensor):
+            self.work.add(Work(1, _written(func, args, result), _flops(func, args, kwargs, result)))
         return result
 
     def _draw(self, func, args, kwargs):
@@ -73,10 +90,18 @@ def _real(dtype):
     return dtype if dtype.is_complex else torch.float32
 
 
+def _written(func, args, result):
+    """Elements that a call wrote: none when it made a view."""
+    name = getattr(func, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__")
+    if not in_place and args and isinstance(args[0], torch.Tensor) and args[0].layout == result.layout == torch.strided:
+        if args[0].untyped_storage().data_ptr() == result.untyped_storage().data_ptr():
+            return 0
+    return result.numel()
+
+
 def _flops(func, args, kwargs, result):
     """Multiply-adds counted as two; 0 for anything that is not a matrix product in some form."""
-    if not isinstance(result, torch.Tensor):
-        return 0
     if func in _CONVOLUTIONS:
         return 2 * result.numel() * _argument(args, kwargs, 1, "weight")[0].numel()
     if func in _TRANSPOSED:

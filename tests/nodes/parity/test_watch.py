@@ -43,7 +43,7 @@ def test_it_can_stop_between_any_two_torch_calls():
 def test_arithmetic_is_counted(run, flops):
     with Watch() as watch:
         run()
-    assert watch.flops == flops
+    assert watch.work.flops == flops
 
 
 @pytest.mark.parametrize("draw", [
@@ -70,6 +70,18 @@ def test_random_numbers_are_the_same_every_time_and_leave_the_users_alone(draw):
     with Watch():
         draw()
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_calls_and_written_elements_are_counted_and_views_are_free():
+    x = torch.ones(4, 6)
+    with Watch() as watch:
+        x.reshape(24)
+        x[1:3]
+        assert watch.work.elements == 0
+        x.mul_(2)
+        x + 1
+        torch.cat([x, x])
+    assert watch.work.elements == 24 + 24 + 48 and watch.work.calls == 5
 
 
 def test_half_precision_noise_is_float32_noise_rounded():
