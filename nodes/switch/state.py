@@ -72,11 +72,15 @@ class Governor(execution.Listener):
 
     def __init__(self):
         self._lock = threading.RLock()
-        self._session = None
+        self._sessions = []  # more than one where a node runs a prompt of its own
         self._conflicts = []
         self._taken = {}
         self._applied = {}
         self._modes = None
+
+    @property
+    def _session(self):
+        return self._sessions[-1] if self._sessions else None
 
     def wanted(self, prompt):
         modes = kernels.modes()
@@ -89,7 +93,8 @@ class Governor(execution.Listener):
     def prompt_started(self, prompt):
         names = kernels.names()
         with self._lock:
-            session = self._session = Session(prompt)
+            session = Session(prompt)
+            self._sessions.append(session)
             switches = [node for node in prompt.prompt.values() if node.get("class_type") == SWITCH]
             session.held.enter_context(kernels.hold(set().union(*(may_switch_on(node, names) for node in switches))))
 
@@ -122,13 +127,14 @@ class Governor(execution.Listener):
 
     def prompt_ended(self, outcome):
         with self._lock:
-            session, self._session = self._session, None
+            session = self._session
             try:
                 for call in session.calls:
-                    self._count(call, session)
+                    self._count(call)
                 self._conflicts, self._taken = _conflicts(session), session.taken
             finally:
-                self._set({})
+                self._sessions.pop()
+                self._apply()
                 session.held.close()
         if outcome.kind == "failed":
             log.warning("Metal Kernels: %s", _failure(session, outcome))
@@ -180,7 +186,8 @@ class Governor(execution.Listener):
         """One layer for the whole process: calls that overlap under different settings get the defaults, to their end.
         """
         session = self._session
-        calls = [call for call in session.calls if not is_switch(session.graph, call.node_id)]
+        running = session.calls if session is not None else ()
+        calls = [call for call in running if not is_switch(session.graph, call.node_id)]
         if any(call.settings != calls[0].settings for call in calls[1:]):
             for call in calls:
                 call.settings = {}
@@ -193,8 +200,8 @@ class Governor(execution.Listener):
             kernels.set_workflow(settings)
             self._applied = settings
 
-    def _count(self, call, session=None):
-        taken = (session or self._session).taken.setdefault(call.node_id, {})
+    def _count(self, call):
+        taken = self._session.taken.setdefault(call.node_id, {})
         for kernel, calls in kernels.taken().items():
             new = calls - call.before.get(kernel, 0)
             if new > 0:

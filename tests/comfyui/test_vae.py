@@ -88,5 +88,6 @@ def test_the_real_wan_2_2_vae_encodes_wrongly_on_stock_and_rightly_repaired(comf
             found[mode] = psnr(latent / scale, expected / scale), after["peaks"]["outside"] - before["peaks"]["outside"]
             if mode == "on":
                 assert after["taken"]["pad"] > before["taken"].get("pad", 0)
-        assert found["off"][0] < 15 and found["off"][1] > 0, found
+        # A latent's range is nine times its standard deviation: with all of the signal lost it would be 19 dB.
+        assert found["off"][0] < 25 and found["off"][1] > 0, found
         assert found["on"][0] > 60 and found["on"][1] == 0, found

@@ -23,12 +23,12 @@ def read(*parts):
 def with_stand_ins(prompt):
     """The prompt with checkpoints replaced and pictures of a size that the software device makes in seconds."""
     prompt = copy.deepcopy(prompt)
-    for node in prompt.values():
-        if node["class_type"] in STAND_INS:
-            node["class_type"], node["inputs"] = STAND_INS[node["class_type"]]
+    for entry in prompt.values():
+        if entry["class_type"] in STAND_INS:
+            entry["class_type"], entry["inputs"] = STAND_INS[entry["class_type"]]
         for side in "width", "height":
-            if isinstance(node["inputs"].get(side), int):
-                node["inputs"][side] = min(512, node["inputs"][side])
+            if isinstance(entry["inputs"].get(side), int):
+                entry["inputs"][side] = min(512, entry["inputs"][side])
     return prompt
 
 
@@ -64,10 +64,10 @@ def test_it_runs_to_the_end(comfyui, object_info, client, name):
     queued = client.queue(prompt)
     kind, data = client.end(queued, 300)
     assert kind == "execution_success", data
-    entry = comfyui.end(queued)
-    for node_id, node in prompt.items():
-        if object_info[node["class_type"]]["output_node"]:
-            assert entry["outputs"].get(node_id), f"{node['class_type']} showed nothing"
+    outputs = comfyui.end(queued)["outputs"]
+    for node_id, entry in prompt.items():
+        if object_info[entry["class_type"]]["output_node"]:
+            assert outputs.get(node_id), f"{entry['class_type']} showed nothing"
 
 
 def test_the_two_branches_of_the_A_B_differ_on_this_stock(comfyui, object_info):

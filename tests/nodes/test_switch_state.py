@@ -263,6 +263,24 @@ def test_what_a_switch_sets_to_on_or_takes_from_a_link_is_registered_for_the_pro
         assert held.pop() == expected and world.library.held == set()
 
 
+def test_a_node_that_runs_a_prompt_of_its_own(world, executor):
+    """It has its own switches, and the outer one's setting is back when it ends."""
+    inner = world.comfyui.execution.PromptExecutor(executor.functions)
+
+    def nested(outer, node_id, item):
+        import threading
+
+        prompt = {"T": switch(pad="on"), "x": under("See", "T"), "y": node("See")}
+        thread = threading.Thread(target=run, args=(inner, prompt, "p2"))
+        thread.start()
+        thread.join()
+        executor.functions["See"](outer, node_id, item)
+
+    executor.functions["Nested"] = nested
+    run(executor, {"S": switch(pad="off"), "n": under("Nested", "S"), "b": under("See", "S"), "c": node("See")})
+    assert executor.seen == {"x": [{"pad": "on"}], "y": [{}], "n": [{"pad": "off"}], "b": [{"pad": "off"}], "c": [{}]}
+
+
 def test_a_prompt_without_a_switch_is_followed_only_where_a_kernel_is_registered(world, executor):
     wanted = world.governor.wanted
     assert wanted({"a": node("See")}) and wanted({"S": switch()})
