@@ -335,6 +335,7 @@ inline void move_plain(
   constexpr int lanes = 16 / sizeof(T);
   // All addresses, then all loads, then all stores: a thread has its loads in flight together.
   offset_t first[vectors_per_thread];
+  uint plain = 0;
   uint windows = 0;
   uint singles = 0;
   PAD_UNROLL
@@ -347,28 +348,29 @@ inline void move_plain(
     if (e < 0 || e + lanes > p.count || y + lanes > edge) {
       continue;
     }
+    plain |= 1u << i;
     offset_t base;
-    if (!data || !locate(row, dim, base)) {
-      *reinterpret_cast<device uint4*>(out + e) = p.fill;
-      continue;
+    if (data && locate(row, dim, base)) {
+      first[i] = base + p.in_skew + offset_t(y);
+      // Conservative, and cheaper than Window::readable: it leaves out windows that happen to be aligned.
+      const bool readable = first[i] >= p.readable_begin && first[i] + lanes <= p.readable_end && y >= p.gap_margin &&
+                            y + lanes + p.gap_margin <= p.extent;
+      windows |= uint(readable) << i;
+      singles |= uint(!readable) << i;
     }
-    first[i] = base + p.in_skew + offset_t(y);
-    // Conservative, and cheaper than Window::readable: it leaves out windows that happen to be aligned.
-    const bool readable = first[i] >= p.readable_begin && first[i] + lanes <= p.readable_end && y >= p.gap_margin &&
-                          y + lanes + p.gap_margin <= p.extent;
-    windows |= uint(readable) << i;
-    singles |= uint(!readable) << i;
   }
   uint4 v[vectors_per_thread];
   PAD_UNROLL
   for (uint i = 0; i < vectors_per_thread; ++i) {
+    v[i] = p.fill;
     if (windows & (1u << i)) {
       v[i] = Window<T, offset_t>(first[i], 0, lanes).read(in);
     }
   }
+  // Fill and windows leave in one store, so that neighbouring threads fill whole sectors of memory together.
   PAD_UNROLL
   for (uint i = 0; i < vectors_per_thread; ++i) {
-    if (windows & (1u << i)) {
+    if (plain & ~singles & (1u << i)) {
       *reinterpret_cast<device uint4*>(out + begin + int(i * group_threads) * lanes) = v[i];
     }
   }

@@ -164,19 +164,22 @@ def test_selfcheck_of_every_dtype(padding):
 
 @pytest.mark.parametrize("path", ["dense", "strided"])
 def test_selfcheck_notices_a_wrong_move(padding, monkeypatch, path):
-    """A crop that begins one element early, in one of the paths only."""
+    """A wrong address in one of the paths only."""
     host = padding.modules.host
     real = host.plan
 
     def wrong(*args):
         (launch,) = real(*args)
-        out_offset, in_offset, out_skew, in_skew, *rest = launch.header
-        if path in launch.kernel and in_offset and in_skew:
-            launch = dataclasses.replace(launch, header=(out_offset, in_offset - 1, out_skew, in_skew - 1, *rest))
-        return (launch,)
+        header = list(launch.header)
+        if path == "strided" and "strided" in launch.kernel:
+            header[13] = 0  # stride: each row repeats its first element
+        elif path == "dense" and "dense" in launch.kernel and header[1]:
+            header[1] -= 1  # in_offset: a crop begins one element early,
+            header[3] -= 1  # and in_skew with it
+        return (dataclasses.replace(launch, header=tuple(header)),)
 
     monkeypatch.setattr(host, "plan", wrong)
-    with pytest.raises(padding.metal_kernels.kernel.SelfCheckFailure, match="cropped and padded.*bytes differ"):
+    with pytest.raises(padding.metal_kernels.kernel.SelfCheckFailure, match="bytes differ"):
         padding.modules.check.selfcheck(torch.float32)
 
 
