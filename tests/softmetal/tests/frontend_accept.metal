@@ -346,3 +346,15 @@ template <typename T> [[kernel]] void g(device T* x) {
 template [[host_name("f")]] [[kernel]] decltype(g<float4>) g<float4>;
 template [[host_name("h")]] [[kernel]] decltype(g<half4>) g<half4>;
 template [[host_name("i")]] [[kernel]] decltype(g<uint4>) g<uint4>;
+
+//// program-scope constants of vectors
+constant float4 k[2] = {float4(1, 2, 3, 4), float4(float2(1, 2), 3, half(4))};
+constant half2 h = half2(0.5);
+constant bfloat b = bfloat(1.5);
+constant uint3 u = uint3(float3(1, 2, 3));
+constant float lut[3] = {1.0 / 3, 2.0 * 2, -1};
+struct S { packed_float3 p; ushort n; };
+constant S s[1] = {{packed_float3(1, 2, 3), 4}};
+kernel void f(device float* x, uint i [[thread_position_in_grid]]) {
+  x[i] = k[i].x + h.x + float(b) + u.z + lut[i] + s[i].n;
+}
