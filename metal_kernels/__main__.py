@@ -17,6 +17,7 @@ from typing import TypeVar
 import torch
 
 from . import KERNELS, _installation, install, selfcheck, status
+from .environment import build
 from .kernel import Case, Kernel
 from .switches import OFF, ON
 
@@ -137,7 +138,7 @@ def _obstacle(as_json: bool) -> int | None:
 def _where() -> dict[str, object]:
     """Which build and which device produced the figures."""
     return {
-        "build": f"torch {torch.__version__} ({(torch.version.git_version or '?')[:8]})",
+        "build": build(),
         **_installation.environment.as_dict(),
     }
 

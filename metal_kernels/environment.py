@@ -124,6 +124,11 @@ class Environment:
         }  # fmt: skip
 
 
+def build() -> str:
+    """Which build of torch this is, for figures that are to be compared: version and commit."""
+    return f"torch {torch.__version__} ({(torch.version.git_version or '?')[:8]})"
+
+
 def detect() -> Environment:
     """Look at this machine. Starts no GPU work and makes no tensor."""
     version = str(torch.__version__)
