@@ -116,7 +116,7 @@ class BorrowedCpuGenerator {
 class Fallback final : public c10::OperatorKernel {
  public:
   // `kernel` is the op whose CPU kernel runs: `op` itself, or one with the same arguments if `op` exists for MPS only.
-  Fallback(const c10::OperatorHandle& op, const c10::OperatorHandle& kernel) : plan_(op), kernel_(kernel) {}
+  Fallback(const c10::OperatorHandle& op, const c10::OperatorHandle& kernel) : plan_(op), kernel_(kernel), wanted_(kernel.schema().arguments().size()) {}
 
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
     plan_.count();
@@ -125,6 +125,7 @@ class Fallback final : public c10::OperatorKernel {
     const size_t arguments = plan_.kinds.size();
     const size_t first = stack->size() - arguments;
     for (size_t i = 0; i < arguments; ++i) to_host(i, (*stack)[first + i], pairs);
+    for (size_t i = arguments; i < wanted_; ++i) stack->push_back(*kernel_.schema().arguments()[i].default_value());
 
     if (C10_UNLIKELY(plan_.draws_unseeded)) {
       BorrowedCpuGenerator borrowed;
@@ -230,6 +231,7 @@ class Fallback final : public c10::OperatorKernel {
 
   Plan plan_;
   c10::OperatorHandle kernel_;
+  size_t wanted_;  // arguments of kernel_; it may have some more, at their defaults
 };
 
 at::Tensor make_tensor(c10::Storage storage, c10::DispatchKey key, const at::Tensor& like) {

@@ -5,9 +5,13 @@
 #include "softmetal_abi.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/detail/MPSHooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/autograd/engine.h>
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstring>
@@ -209,6 +213,45 @@ struct Engine : torch::autograd::Engine {
   }
 };
 
+// ---- CUDA builds ----------------------------------------------------------------------------------------------------
+
+// torch allows one accelerator a process, and a CUDA build counts as having CUDA even on a machine without a GPU. A Mac has
+// none: while the device is available, the CUDA hooks say that there is no CUDA. They are an object that is not ours and has
+// state, so single slots of its virtual table are redirected.
+using Answer = bool (*)(const void* hooks);
+Answer real_is_built = nullptr, real_has_cuda = nullptr;
+
+bool cuda_is_built(const void* hooks) { return !available && real_is_built(hooks); }
+bool has_cuda(const void* hooks) { return !available && real_has_cuda(hooks); }
+
+// Redirects the virtual function `member` of the object at `hooks`; returns what was there. By the Itanium ABI a pointer to
+// a virtual member function holds its slot's offset, plus 1 except on ARM.
+template <typename Member>
+Answer redirect(const void* hooks, Member member, Answer to) {
+  uintptr_t offset = 0;
+  std::memcpy(&offset, &member, sizeof offset);
+#if !defined(__aarch64__)
+  offset -= 1;
+#endif
+  char* table = nullptr;
+  std::memcpy(&table, hooks, sizeof table);
+  auto* slot = reinterpret_cast<Answer*>(table + offset);
+  const auto page_size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  auto* page = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(slot) & ~(page_size - 1));
+  TORCH_CHECK(mprotect(page, page_size, PROT_READ | PROT_WRITE) == 0, "cannot hide CUDA from this build of torch");
+  const Answer before = *slot;
+  *slot = to;
+  mprotect(page, page_size, PROT_READ);
+  return before;
+}
+
+void hide_cuda() {
+  const at::CUDAHooksInterface& hooks = at::detail::getCUDAHooks();
+  if (real_is_built || !hooks.isBuilt()) return;  // a CPU build
+  real_is_built = redirect(&hooks, &at::AcceleratorHooksInterface::isBuilt, &cuda_is_built);
+  real_has_cuda = redirect(&hooks, &at::CUDAHooksInterface::hasCUDA, &has_cuda);
+}
+
 }  // namespace
 
 at::Generator host_generator(const at::Generator& mps) {
@@ -235,6 +278,7 @@ void install_hooks() {
   static_assert(sizeof(Hooks) == sizeof(at::MPSHooksInterface) && sizeof(Hooks) == sizeof(void*));
   std::memcpy(static_cast<void*>(theirs), static_cast<const void*>(ours), sizeof(void*));
   c10::SetAllocator(kMPS, allocator());
+  hide_cuda();
   Engine::give_threads();
 }
 
