@@ -42,8 +42,8 @@ KERNEL = Kernel(
     need=need,
     selfcheck=selfcheck,
     repairs=(
-        "Stock pads of rank 5 and more overwrite the picture with the fill value and every new shape keeps driver memory; "
-        "this kernel moves the bytes and keeps nothing."
+        "Stock pads of rank 5 and more overwrite the picture with the fill value and every new shape keeps driver "
+        "memory; this kernel moves the bytes and keeps nothing."
     ),
     dtypes=DTYPES,
     bench=cases,

@@ -38,7 +38,8 @@ def random_bits(sizes: tuple[int, ...], dtype: torch.dtype, source: torch.Genera
 
 
 def stock_is_right() -> bool:
-    """Whether torch's own kernel pads as the CPU does where MPSGraph's does not: an empty list (#161066), rank 5 with an
+    """Whether torch's own kernel pads as the CPU does where MPSGraph's does not: an empty list (#161066), rank 5
+    with an
     inner extent of 65536 (#194922), one dimension of 2^17 (#121961). For a torch that the table cannot tell about.
     """
     with quiet():

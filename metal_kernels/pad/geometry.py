@@ -1,9 +1,11 @@
 """From a pad of a strided tensor to launches of pad.metal: integers only, no tensors.
 
-A `Pad` is checked and cropped here, its output is laid out as the CPU kernel lays it out, and its dimensions are merged and
+A `Pad` is checked and cropped here, its output is laid out as the CPU kernel lays it out, and its dimensions are
+merged and
 widened until pad.metal's form is reached (see there): rows of adjacent output elements under few outer dimensions.
 Everything counts elements, whose size may grow on the way: a pad that leaves whole 16-byte units alone moves units.
 """
+
 from __future__ import annotations
 
 import math
@@ -50,7 +52,9 @@ class Launch:
 
 @dataclass(frozen=True)
 class Crop:
-    """What is left of the input once negative pads are cut off. lefts, rights: what is then added, first dimension first."""
+    """What is left of the input once negative pads are cut off. lefts, rights: what is then added, first dimension
+    first.
+    """
 
     offset: int
     sizes: tuple[int, ...]
@@ -69,7 +73,8 @@ class Crop:
 
 @lru_cache(maxsize=512)
 def crop(sizes: tuple[int, ...], strides: tuple[int, ...], pad: tuple[int, ...]) -> Crop | None:
-    """The crop that `pad` (last dimension first, as aten::constant_pad_nd takes it) makes; None where the CPU kernel raises.
+    """The crop that `pad` (last dimension first, as aten::constant_pad_nd takes it) makes; None where the CPU
+    kernel raises.
 
     A negative pad cuts its own side even where the other side is padded, so it may not be larger than what is there.
     """
@@ -105,7 +110,9 @@ def is_channels_last(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def is_gapless(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether every element between the tensor's first and last is the tensor's own (some may be so twice: expanded ones)."""
+    """Whether every element between the tensor's first and last is the tensor's own (some may be so twice: expanded
+    ones).
+    """
     reach = 1
     for stride, size in sorted((stride, size) for size, stride in zip(sizes, strides, strict=True) if size > 1):
         if stride > reach:
@@ -149,8 +156,10 @@ def plan(
 
 @dataclass(frozen=True)
 class _Problem:
-    """dims: outermost first, the last one the row. Offsets from the bound tensors in elements of `itemsize` bytes, skews of the
-    bound tensors in bytes. readable: the range of elements, from the input's first one, that are all its own; None with gaps."""
+    """dims: outermost first, the last one the row. Offsets from the bound tensors in elements of `itemsize` bytes,
+    skews of the
+    bound tensors in bytes. readable: the range of elements, from the input's first one, that are all its own; None
+    with gaps."""
 
     dims: tuple[Dim, ...]
     itemsize: int
@@ -172,7 +181,8 @@ class _Problem:
 def merge(dims: list[Dim]) -> list[Dim]:
     """`dims` (outermost first) with every unpadded dimension that continues the one before it taken into that one.
 
-    A stride with no step to take, or with all its steps in fill, is set to what suits its neighbours. At least one is left.
+    A stride with no step to take, or with all its steps in fill, is set to what suits its neighbours. At least one
+    is left.
     """
     merged: list[Dim] = []
     for dim in reversed(dims):  # innermost first
@@ -214,7 +224,9 @@ def widen(problem: _Problem) -> _Problem:
 
 
 def split(problem: _Problem) -> list[_Problem]:
-    """`problem` in pieces along its outermost dimension, and those in turn, until each is small enough for one launch."""
+    """`problem` in pieces along its outermost dimension, and those in turn, until each is small enough for one
+    launch.
+    """
     limit = min(MAX_ELEMENTS, MAX_DENSE_BYTES // problem.itemsize) if problem.dense else MAX_STRIDED_ELEMENTS
     if problem.count <= limit:
         return [problem]
@@ -272,7 +284,8 @@ def _encode(problem: _Problem, wide_offsets: bool) -> Launch:
         period = (groups + edge_groups) // edge_groups
     header = (
         problem.out_offset, problem.in_offset, out_skew, in_skew, problem.count, begin, end, margin,
-        row.size, *divisor(row.size), row.left, row.extent, row.stride, len(outer), edge_groups, period, *divisor(period),
+        row.size, *divisor(row.size), row.left, row.extent, row.stride, len(outer),
+        edge_groups, period, *divisor(period),
     )  # fmt: skip
     dims = tuple(n for dim in outer for n in (dim.size, *divisor(dim.size), dim.left, dim.extent, dim.stride))
     return Launch(

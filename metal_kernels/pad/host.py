@@ -24,7 +24,8 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 def supports(self: torch.Tensor, pad: Sequence[int], value: complex = 0) -> bool:
     """Whether constant_pad_nd() takes this call: every call that the CPU kernel takes, for a strided tensor on mps.
 
-    Refused, so that stock raises: an odd or too long `pad`, a crop beyond what is there, a `value` that the dtype cannot
+    Refused, so that stock raises: an odd or too long `pad`, a crop beyond what is there, a `value` that the dtype
+    cannot
     hold, a dtype that the CPU kernel cannot fill (quantised and sub-byte ones).
     """
     return (
@@ -43,7 +44,8 @@ def constant_pad_nd(self: torch.Tensor, pad: Sequence[int], value: complex = 0) 
     pad    (left, right) of the last dimension, then of the one before it, and so on; negative values crop.
     value  converted to the dtype as the CPU does.
 
-    Only for arguments that supports() accepts. Not differentiable by itself: autograd lies above the dispatcher's MPS key.
+    Only for arguments that supports() accepts. Not differentiable by itself: autograd lies above the dispatcher's
+    MPS key.
     """
     self = self.resolve_conj().resolve_neg()  # a view whose bits are not its values must not be moved as bits
     pad = tuple(pad)
@@ -64,7 +66,8 @@ def constant_pad_nd(self: torch.Tensor, pad: Sequence[int], value: complex = 0) 
 def fill_bits(dtype: torch.dtype, value: complex) -> tuple[int, int] | None:
     """Sixteen bytes of `value` in `dtype`, as two int64s; None where the CPU's fill_ refuses the value or the dtype.
 
-    Scalar conversion has rules of its own (wrapping negative values of unsigned types, saturating or overflowing float8,
+    Scalar conversion has rules of its own (wrapping negative values of unsigned types, saturating or overflowing
+    float8,
     truncating): the CPU is asked, once for each value.
     """
     if isinstance(value, float):

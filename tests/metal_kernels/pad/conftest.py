@@ -26,7 +26,9 @@ class Padding:
 
     @staticmethod
     def twin(x: torch.Tensor) -> torch.Tensor:
-        """The same storage, sizes, strides and offset on mps. Moved as bytes: stock cannot copy every dtype or layout."""
+        """The same storage, sizes, strides and offset on mps. Moved as bytes: stock cannot copy every dtype or
+        layout.
+        """
         storage = torch.empty(0, dtype=torch.uint8).set_(x.untyped_storage())
         return storage.to("mps").view(x.dtype).as_strided(x.shape, x.stride(), x.storage_offset())
 
@@ -37,7 +39,9 @@ class Padding:
 
     def assert_same(self, actual: torch.Tensor, expected: torch.Tensor, what: object = "") -> None:
         """Bit for bit and stride for stride."""
-        assert (actual.shape, actual.stride(), actual.dtype) == (expected.shape, expected.stride(), expected.dtype), what
+        assert (actual.shape, actual.stride(), actual.dtype) == (expected.shape, expected.stride(), expected.dtype), (
+            what
+        )
         if expected.numel():
             assert torch.equal(self.memory(actual), self.memory(expected)), what
 

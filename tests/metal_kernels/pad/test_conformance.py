@@ -28,7 +28,9 @@ def transposed(make, sizes):
 
 
 def sliced(make, sizes):
-    """Every other element along the first dimension, from an offset that no vector starts at, with gaps after each row."""
+    """Every other element along the first dimension, from an offset that no vector starts at, with gaps after each
+    row.
+    """
     x = make((2 * sizes[0] + 1, *sizes[1:-1], sizes[-1] + 3)) if len(sizes) > 1 else make((2 * sizes[0] + 4,))
     x = x[1::2]
     return x[..., 1 : 1 + sizes[-1]] if len(sizes) > 1 else x[: sizes[0]]
@@ -79,7 +81,7 @@ def test_table(padding, name, layout):
     for rank in range(1, 8):
         x = layout(lambda sizes: padding.random(sizes, dtype), sizes_of(rank))
         assert x.dim() == rank
-        for kind, pads in PADS.items():
+        for pads in PADS.values():
             pad = pads(rank)
             if layout is empty_dims and any(p < 0 for p in pad):
                 # There is nothing to crop where the size is 0; crop the others.
@@ -140,11 +142,18 @@ def test_scalars(padding):
     padding.check(torch.ones(3)[1], ())
 
 
-@pytest.mark.parametrize("sizes", [(1, 3, 1, 5), (2, 1, 3, 4), (3, 2, 1, 1), (1, 1, 1, 1), (2, 3, 1, 4, 1), (1, 1, 2, 1, 3)])
+@pytest.mark.parametrize(
+    "sizes", [(1, 3, 1, 5), (2, 1, 3, 4), (3, 2, 1, 1), (1, 1, 1, 1), (2, 3, 1, 4, 1), (1, 1, 2, 1, 3)]
+)
 def test_ambiguous_memory_formats(padding, sizes):
     """Strides of dimensions of size 1 decide what suggest_memory_format() says."""
     x = padding.random(sizes, torch.float32)
     format = torch.channels_last if len(sizes) == 4 else torch.channels_last_3d
-    for y in (x, x.contiguous(memory_format=format), x.transpose(1, -1).contiguous().transpose(1, -1), x.transpose(0, 1)):
+    for y in (
+        x,
+        x.contiguous(memory_format=format),
+        x.transpose(1, -1).contiguous().transpose(1, -1),
+        x.transpose(0, 1),
+    ):
         for pad in ((1, 1), (0, 0, 2, 0), (1, 0, 0, 1, 1, 1), (-1, 1) if sizes[-1] > 1 else (1, 0), ()):
             padding.check(y, pad)

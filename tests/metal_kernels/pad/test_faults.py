@@ -68,7 +68,9 @@ def test_empty_pad_list(padding, faulty, randn):
 
 
 def test_driver_memory(padding, faulty):
-    """Stock keeps driver memory for each distinct shape; ours keeps none for a hundred of them, and waits for nothing."""
+    """Stock keeps driver memory for each distinct shape; ours keeps none for a hundred of them, and waits for
+    nothing.
+    """
     from softmetal import counters
 
     x = torch.zeros(1, 2, 3, 70, 70, device="mps")

@@ -20,8 +20,8 @@ def geometry():
 
 
 HEADER = (
-    "out_offset in_offset out_skew in_skew count readable_begin readable_end gap_margin width magic shift left extent stride outer "
-    "edge_groups period period_magic period_shift"
+    "out_offset in_offset out_skew in_skew count readable_begin readable_end gap_margin width magic shift "
+    "left extent stride outer edge_groups period period_magic period_shift"
 ).split()
 DIM = "size magic shift left extent stride".split()
 
@@ -35,7 +35,8 @@ def divide(n: int, magic: int, shift: int) -> int:
 
 
 def carry_out(launches, source: list, count: int) -> list:
-    """What pad.metal's header and dims mean, element by element: the output as indices of `source`'s elements, -1 for fill.
+    """What pad.metal's header and dims mean, element by element: the output as indices of `source`'s elements, -1
+    for fill.
 
     Units wider than an element stand for their elements in order.
     """
@@ -127,7 +128,9 @@ def test_channels_last_is_what_suggest_memory_format_says(geometry):
 
 
 def test_the_video_pad_is_one_dense_launch(geometry):
-    """Wan's causal pad in fp16 moves 16-byte vectors with rows in groups of their own; the pad in time alone moves whole units."""
+    """Wan's causal pad in fp16 moves 16-byte vectors with rows in groups of their own; the pad in time alone moves
+    whole units.
+    """
     sizes, strides = (1, 96, 6, 240, 416), (57507840, 599040, 99840, 416, 1)
 
     def kernels(pad):
@@ -143,7 +146,9 @@ def test_the_video_pad_is_one_dense_launch(geometry):
 
 
 def test_limits_of_a_launch(geometry):
-    """Outputs past 2^31 elements, inputs past 2^31 offsets, and rows past both: every number within what 32 bits hold."""
+    """Outputs past 2^31 elements, inputs past 2^31 offsets, and rows past both: every number within what 32 bits
+    hold.
+    """
     G = 2**30
     cases = [
         # sizes, strides, pad, itemsize

@@ -1,4 +1,6 @@
-"""pad.metal itself: both paths under several schedules, 64-bit offsets, outputs cut into launches, nothing but its own bytes."""
+"""pad.metal itself: both paths under several schedules, 64-bit offsets, outputs cut into launches, nothing but its
+own bytes.
+"""
 
 import dataclasses
 
@@ -84,7 +86,9 @@ def test_outputs_cut_into_launches(padding, monkeypatch, launches, limit):
 
 
 def test_inputs_past_32_bits(padding, launches):
-    """8 GiB and more by name, a few bytes in memory: expanded inputs cropped to their far ends, and strides past 2^31."""
+    """8 GiB and more by name, a few bytes in memory: expanded inputs cropped to their far ends, and strides past
+    2^31.
+    """
     row = padding.random((5,), torch.uint8)
     x = row.expand(2**33, 5)
     for pad in ((1, 1, 2 - 2**33, 1), (1, -1, -(2**32), 3 - 2**32), (0, 0, -(2**33), 2)):
