@@ -30,7 +30,7 @@ CXX_FOUND = $(shell for c in "$${CXX%% *}" c++ g++ clang++; do command -v "$$c" 
 # The stamp's name carries a checksum of what is installed: an edited requirements file makes a new stamp.
 hash = $(shell cat $(1) 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help venv demo test test-full test-torch test-comfyui test-comfyui-full lint clean distclean need-tools
+.PHONY: help venv demo test test-full test-torch comfyui-venv demo-comfyui test-comfyui test-comfyui-full lint clean distclean need-tools
 
 help:  ## list these commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -52,6 +52,10 @@ venv: $(STAMP)  ## only set up .venv
 
 demo: $(STAMP)  ## the main job: decode a video VAE stock and repaired; writes out/demo/
 	@PYTHONPATH=tests $(PY) -m demo $(ARGS)
+	@test -z "$(COMFYUI_PATH)" || $(MAKE) --no-print-directory demo-comfyui
+
+demo-comfyui: comfyui-venv  ## the example workflows through a real ComfyUI; `make demo COMFYUI_PATH=...` does both
+	@$(COMFYUI_VENV)/bin/python tests/comfyui/examples.py "$(abspath $(COMFYUI_PATH))" out/demo/comfyui
 
 test: $(STAMP)  ## the quick suite
 	@$(PY) tests/prepare.py
@@ -85,10 +89,12 @@ $(COMFYUI_VENV)/.installed-%: | need-tools
 	@$(COMFYUI_VENV)/bin/python tests/comfyui/cpu_shims.py
 	@rm -f $(COMFYUI_VENV)/.installed-* && touch $@
 
-test-comfyui:  ## the pack in a real ComfyUI: make test-comfyui COMFYUI_PATH=/path/to/ComfyUI
+comfyui-venv:
 	@test -f "$(COMFYUI_PATH)/main.py" || { echo "error: COMFYUI_PATH='$(COMFYUI_PATH)' holds no main.py. Give a checkout of" \
 		"ComfyUI 0.30 or newer: make test-comfyui COMFYUI_PATH=/path/to/ComfyUI" >&2; exit 2; }
 	@$(MAKE) --no-print-directory $(COMFYUI_STAMP)
+
+test-comfyui: comfyui-venv  ## the pack in a real ComfyUI: make test-comfyui COMFYUI_PATH=/path/to/ComfyUI
 	@export PATH="$(abspath $(COMFYUI_VENV))/bin:$$PATH"; COMFYUI_PATH="$(abspath $(COMFYUI_PATH))" $(COMFYUI_VENV)/bin/python -m pytest -q -m "$(COMFYUI_MARK)" tests/comfyui $(ARGS)
 
 test-comfyui-full:  ## the same with the full-size Wan 2.2 VAE (minutes, 8 GB of memory)

@@ -1,41 +1,15 @@
 """Every example workflow, as a user has it: its API twin is what the browser makes of it, and it runs to the end."""
-import copy
-import json
-import shutil
-
 import pytest
 from convert import BYPASSED, MUTED, to_api
+from examples import FOLDER, WORKFLOWS, give_picture, read, with_stand_ins
 from graphs import by, node
-from server import ROOT
 
 pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(600)]
-
-FOLDER = ROOT / "example_workflows"
-WORKFLOWS = sorted(path.stem for path in FOLDER.glob("*.json"))
-# What stands for a checkpoint that a user has to download: the tiny VAE of the tests, with outputs in the same places.
-STAND_INS = {"VAELoader": ("TestTinyVAE", {})}
-
-
-def read(*parts):
-    return json.loads(FOLDER.joinpath(*parts).read_text(encoding="utf-8"))
-
-
-def with_stand_ins(prompt):
-    """The prompt with checkpoints replaced and pictures of a size that the software device makes in seconds."""
-    prompt = copy.deepcopy(prompt)
-    for entry in prompt.values():
-        if entry["class_type"] in STAND_INS:
-            entry["class_type"], entry["inputs"] = STAND_INS[entry["class_type"]]
-        for side in "width", "height":
-            if isinstance(entry["inputs"].get(side), int):
-                entry["inputs"][side] = min(512, entry["inputs"][side])
-    return prompt
-
 
 @pytest.fixture(scope="module")
 def object_info(comfyui, comfyui_path):
     """/object_info, once the picture that ComfyUI comes with is where it looks for pictures."""
-    shutil.copy(f"{comfyui_path}/input/example.png", comfyui.folder / "input")
+    give_picture(comfyui, comfyui_path)
     return comfyui.get("/object_info")
 
 

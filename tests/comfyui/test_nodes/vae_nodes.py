@@ -38,7 +38,8 @@ class TinyWanVAE:
 
     def decode(self, samples):
         with demo("pads").PadCounter() as self.pads:
-            video = self.first_stage_model.decode(samples.to(self.device), return_dict=False)[0]
+            # Latents made for another VAE (an example's empty one) have more channels.
+            video = self.first_stage_model.decode(samples[:, :4].to(self.device), return_dict=False)[0]
         return video.cpu().movedim(1, -1).add(1).div(2).clamp(0, 1)
 
     def encode(self, pixels):

@@ -1,0 +1,80 @@
+"""The example workflows through a real ComfyUI: python examples.py COMFYUI_DIR OUT_FOLDER
+
+Runs each as a user would, with a tiny random VAE for the checkpoint; prints what its nodes show, saves their pictures.
+"""
+import copy
+import json
+import shutil
+import sys
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+from convert import to_api
+from server import ROOT, running
+
+FOLDER = ROOT / "example_workflows"
+WORKFLOWS = sorted(path.stem for path in FOLDER.glob("*.json"))
+# What stands for a checkpoint that a user has to download: the tiny VAE of the tests, with outputs in the same places.
+STAND_INS = {"VAELoader": ("TestTinyVAE", {})}
+
+
+def read(*parts):
+    """A workflow of example_workflows/, or of its folder api/."""
+    return json.loads(FOLDER.joinpath(*parts).read_text(encoding="utf-8"))
+
+
+def with_stand_ins(prompt):
+    """The prompt with checkpoints replaced and pictures of a size that the software device makes in seconds."""
+    prompt = copy.deepcopy(prompt)
+    for entry in prompt.values():
+        if entry["class_type"] in STAND_INS:
+            entry["class_type"], entry["inputs"] = STAND_INS[entry["class_type"]]
+        for side in "width", "height":
+            if isinstance(entry["inputs"].get(side), int):
+                entry["inputs"][side] = min(512, entry["inputs"][side])
+    return prompt
+
+
+def give_picture(comfyui, path):
+    """Put the picture that ComfyUI comes with, and that its own examples load, where this server looks for pictures."""
+    shutil.copy(Path(path, "input", "example.png"), comfyui.folder / "input")
+
+
+def save_pictures(comfyui, images, stem):
+    """Fetch the pictures that a node shows, as the browser does; their paths."""
+    saved = []
+    for number, image in enumerate(images):
+        query = urllib.parse.urlencode({key: image[key] for key in ("filename", "subfolder", "type")})
+        target = stem.with_name(f"{stem.name}_{number}{Path(image['filename']).suffix}")
+        with urllib.request.urlopen(f"http://127.0.0.1:{comfyui.port}/view?{query}", timeout=30) as answer:
+            target.write_bytes(answer.read())
+        saved.append(target)
+    return saved
+
+
+def main(path, out):
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    print("Starting ComfyUI on the software Metal device, stock with the faults of torch 2.13 ...", flush=True)
+    with running(path) as comfyui:
+        give_picture(comfyui, path)
+        object_info = comfyui.get("/object_info")
+        for name in WORKFLOWS:
+            prompt = with_stand_ins(to_api(read(f"{name}.json"), object_info))
+            print(f"\n== {name}", flush=True)
+            outputs = comfyui.run(prompt, seconds=900)["outputs"]
+            for node_id, shown in sorted(outputs.items()):
+                if node_id not in prompt:
+                    continue
+                print(f"-- {prompt[node_id]['_meta']['title']} (#{node_id})")
+                for text in shown.get("text", ()):
+                    print(text)
+                for picture in save_pictures(comfyui, shown.get("images", ()), out / f"{name}_{node_id}"):
+                    print(f"picture: {picture}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit(__doc__)
+    main(*sys.argv[1:])
