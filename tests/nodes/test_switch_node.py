@@ -1,4 +1,7 @@
 """MetalKernelsSwitch as a node: its inputs follow the kernels, its value passes through."""
+import importlib
+import json
+
 import pytest
 
 
@@ -44,3 +47,19 @@ def test_kernels_that_are_not_given_are_not_named(switch):
 def test_an_unknown_value_stops_it(switch):
     with pytest.raises(ValueError, match="pad of the Metal Kernels Switch is 'maybe': it must be auto, on or off."):
         switch.execute(1, pad="maybe")
+
+
+def test_status_names_the_nodes_whose_switches_disagree(loaded, monkeypatch):
+    report = importlib.import_module(f"{loaded[0].__name__}.nodes.status.report")
+    conflict = {"node": "8", "name": "Decode (#8)", "kind": "distance", "others": ["3", "4"],
+                "text": "Decode (#8) is ..."}
+    monkeypatch.setattr(report, "conflicts", lambda: [conflict])
+    text, data = loaded[1]["MetalKernelsStatus"].execute().result
+    assert "  Note: Decode (#8) is ..." in text.splitlines()
+    assert json.loads(data)["conflicts"] == [conflict]
+
+
+def test_status_says_why_switches_can_do_nothing(loaded, monkeypatch):
+    monkeypatch.setattr(loaded[0].nodes.execution, "problem", lambda: "this ComfyUI's executor lacks a thing")
+    text = loaded[1]["MetalKernelsStatus"].execute().result[0]
+    assert "Metal Kernels Switch can't switch anything here: this ComfyUI's executor lacks a thing." in text
