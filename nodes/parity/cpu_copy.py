@@ -24,49 +24,82 @@ _FRESH_ACCOUNT = (
 class CpuCopy:
     """`with CpuCopy(vae) as cpu:` gives the copy. On leaving, its weights go and ComfyUI's list of models forgets it.
 
-    Make it after the device's run: LoRA-like patches are in the weights only once ComfyUI has loaded them.
+    Make it after the device's run: LoRA-like patches are in the weights only once ComfyUI has loaded them. `weights`
+    are the copy's tensors.
     """
 
     def __init__(self, vae):
         self.vae = vae
         self.weights = ()
+        self._twins = []
 
     def __enter__(self):
         memo = {}
         for module in modules_of(self.vae):
             _prepare(module, memo)
-        if isinstance(self.vae, torch.nn.Module):
-            self.copy = _deepcopied(self.vae, memo)
-        else:
-            self.copy = copy.copy(self.vae)
-            for name, value in vars(self.vae).items():
-                replaced = _replace(value, self.vae, self.copy, memo)
-                if replaced is not value:
-                    vars(self.copy)[name] = replaced  # past the object's own __setattr__, which may have ideas
-            if hasattr(self.vae, "vae_output_dtype"):  # the user's choice of what to store is not what is compared
-                vars(self.copy)["vae_output_dtype"] = lambda: torch.float32
-        copied = modules_of(self.copy)
-        for module in copied:
+        copied = self._replace(self.vae, memo)
+        modules = modules_of(copied)
+        for module in modules:
             _settle(module)
-        self.weights = tuple(weight for module in copied for weight in (*module.parameters(), *module.buffers()))
-        return self.copy
+        self.weights = tuple(weight for module in modules for weight in (*module.parameters(), *module.buffers()))
+        return copied
 
     def __exit__(self, *exception):
-        for patcher in (value for value in vars(self.copy).values() if _is_patcher(value)):
-            _forget(patcher)
-        vars(self.copy).clear()
-        self.copy, self.weights = None, ()
+        for twin in self._twins:
+            for patcher in filter(_is_patcher, list(vars(twin).values())):
+                _forget(patcher)
+            vars(twin).clear()
+        self._twins, self.weights = [], ()
+
+    def _twin(self, vae, memo):
+        """A VAE-shaped object with its attributes replaced, made without its own constructor or copy protocol."""
+        try:
+            twin = memo[id(vae)] = type(vae).__new__(type(vae))
+        except TypeError as problem:
+            raise _not_copied(vae, problem) from problem
+        self._twins.append(twin)
+        vars(twin).update((name, self._replace(value, memo)) for name, value in vars(vae).items())
+        for name, value in vars(vae).items():
+            if isinstance(value, types.MethodType) and value.__self__ is vae:
+                vars(twin)[name] = types.MethodType(value.__func__, twin)
+        if hasattr(type(vae), "vae_output_dtype"):  # the user's choice of what to store is not what is compared
+            vars(twin)["vae_output_dtype"] = lambda: torch.float32
+        return twin
+
+    def _replace(self, value, memo):
+        """A value as the CPU copy needs it; the very same object where nothing needs to change."""
+        if id(value) in memo:
+            return memo[id(value)]
+        if isinstance(value, torch.nn.Module):
+            return _deepcopied(value, memo)
+        if isinstance(value, torch.Tensor):
+            return _moved(value)
+        if isinstance(value, torch.device):
+            return torch.device("cpu")
+        if isinstance(value, torch.dtype):
+            return torch.float32 if value.is_floating_point else value
+        if _is_patcher(value):
+            return _patcher(_deepcopied(value.model, memo))
+        if _is_vae(value):
+            return self._twin(value, memo)
+        return value
 
 
-def modules_of(vae):
-    """The root modules that a VAE-shaped object holds (ComfyUI's: `first_stage_model`), or that it is."""
+def modules_of(vae, _within=()):
+    """The root modules that a VAE-shaped object holds (ComfyUI's: `first_stage_model`), or that it is. A VAE that wraps
+    another holds that one's."""
     if isinstance(vae, torch.nn.Module):
         return [vae]
     found = []
     for value in getattr(vae, "__dict__", {}).values():
-        module = value.model if _is_patcher(value) else value
-        if isinstance(module, torch.nn.Module) and all(module is not other for other in found):
-            found.append(module)
+        if isinstance(value, torch.nn.Module):
+            held = [value]
+        elif _is_patcher(value):
+            held = [value.model]
+        else:
+            around = (*_within, vae)
+            held = modules_of(value, around) if _is_vae(value) and all(value is not one for one in around) else []
+        found += [module for module in held if all(module is not other for other in found)]
     return found
 
 
@@ -109,34 +142,18 @@ def _moved(tensor):
     return moved.to(torch.float32) if moved.is_floating_point() else moved
 
 
-def _replace(value, vae, twin, memo):
-    """An attribute as the CPU copy needs it; the very same object where nothing needs to change."""
-    if isinstance(value, torch.nn.Module):
-        return _deepcopied(value, memo)
-    if isinstance(value, torch.Tensor):
-        return _moved(value)
-    if isinstance(value, torch.device):
-        return torch.device("cpu")
-    if isinstance(value, torch.dtype):
-        return torch.float32 if value.is_floating_point else value
-    if isinstance(value, types.MethodType) and value.__self__ is vae:
-        return types.MethodType(value.__func__, twin)
-    if _is_patcher(value):
-        from comfy.model_patcher import ModelPatcher
-
-        cpu = torch.device("cpu")
-        return ModelPatcher(_deepcopied(value.model, memo), load_device=cpu, offload_device=cpu)
-    return value
-
-
 def _deepcopied(module, memo):
     try:
         return copy.deepcopy(module, memo).eval().requires_grad_(False)
     except Exception as problem:
-        raise ParityError(
-            f"The VAE's {type(module).__name__} can't be copied to the CPU ({type(problem).__name__}: {problem}): run "
-            "it with --cpu in a second ComfyUI and compare the two results with Metal Parity Compare."
-        ) from problem
+        raise _not_copied(module, problem) from problem
+
+
+def _not_copied(part, problem):
+    return ParityError(
+        f"The VAE's {type(part).__name__} can't be copied to the CPU ({type(problem).__name__}: {problem}): run it "
+        "with --cpu in a second ComfyUI and compare the two results with Metal Parity Compare."
+    )
 
 
 def _settle(module):
@@ -161,7 +178,21 @@ def _settle(module):
 
 def _is_patcher(value):
     """ComfyUI's ModelPatcher, by what it does: a model and where it is loaded."""
-    return isinstance(getattr(value, "model", None), torch.nn.Module) and hasattr(value, "load_device")
+    return hasattr(value, "load_device") and isinstance(getattr(value, "model", None), torch.nn.Module)
+
+
+def _is_vae(value):
+    """Another VAE-shaped object, as wrappers hold one."""
+    if isinstance(value, (type, types.ModuleType)) or not isinstance(getattr(value, "__dict__", None), dict):
+        return False
+    return callable(getattr(value, "decode", None))
+
+
+def _patcher(model):
+    from comfy.model_patcher import ModelPatcher
+
+    cpu = torch.device("cpu")
+    return ModelPatcher(model, load_device=cpu, offload_device=cpu)
 
 
 def _forget(patcher):

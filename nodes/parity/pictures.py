@@ -16,7 +16,7 @@ from .metrics import as_float64, frame_indices
 
 MAX_ROWS = 4
 SMALLEST, LARGEST = 256, 640  # a panel's longer edge in pixels
-GAP, CAPTION = 8, 22
+GAP, CAPTION = 8, 26
 MAGENTA = (255, 0, 255)
 # Control points of the heat map: no difference is black, full scale is white.
 HEAT = np.array([(0, 0, 0), (66, 10, 104), (147, 38, 103), (221, 81, 58), (252, 165, 10), (255, 255, 255)], np.float64)
@@ -174,7 +174,7 @@ def _fit(panel, keep_peaks):
 
 
 def _lay_out(rows):
-    font = ImageFont.load_default()
+    font = ImageFont.load_default(14)
     measure = ImageDraw.Draw(Image.new("RGB", (1, 1)))
     widths = [
         max(max(row[i][1].width, math.ceil(measure.textlength(row[i][0], font))) for row in rows) for i in range(3)

@@ -105,3 +105,48 @@ def test_under_inference_mode_and_outside(inference):
         vae = ToyVAE()
     with torch.inference_mode(inference), cpu_copy.CpuCopy(vae) as twin:
         assert twin.decode(torch.ones(1, 8, 2, 2)).shape == (1, 8, 8, 3)
+
+
+class Wrapper:
+    """As packs wrap a VAE to change one thing: whatever it lacks comes from the wrapped one."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+def test_a_wrapper_round_a_vae():
+    vae = Wrapper(ToyVAE(torch.bfloat16))
+    assert cpu_copy.modules_of(vae) == [vae.first_stage_model]
+    with cpu_copy.CpuCopy(vae) as twin:
+        assert type(twin) is Wrapper and twin.inner is not vae.inner and twin.vae_dtype == torch.float32
+        assert {w.dtype for w in twin.first_stage_model.parameters()} == {torch.float32}
+        assert twin.decode(torch.ones(1, 8, 2, 2)).shape == (1, 8, 8, 3)
+    assert {w.dtype for w in vae.first_stage_model.parameters()} == {torch.bfloat16}
+
+
+def test_a_vae_that_knows_itself():
+    vae = ToyVAE()
+    vae.me = vae
+    vae.inner = Wrapper(vae)
+    with cpu_copy.CpuCopy(vae) as twin:
+        assert twin.me is twin and twin.inner.inner is twin
+        assert len(cpu_copy.modules_of(twin)) == 1
+
+
+class Single(ToyVAE):
+    """Insists on its arguments."""
+
+    def __new__(cls, *, key):
+        return super().__new__(cls)
+
+    def __init__(self, *, key):
+        super().__init__()
+
+
+def test_a_class_that_cannot_be_made_anew_is_named():
+    values = import_module(f"{NAME}.nodes.parity.values")
+    with pytest.raises(values.ParityError, match="The VAE's Single can't be copied to the CPU"):
+        cpu_copy.CpuCopy(Single(key=1)).__enter__()
