@@ -31,7 +31,7 @@ class CpuCopy:
     def __init__(self, vae):
         self.vae = vae
         self.weights = ()
-        self._twins = []
+        self._twins = {}
 
     def __enter__(self):
         memo = {}
@@ -45,19 +45,18 @@ class CpuCopy:
         return copied
 
     def __exit__(self, *exception):
-        for twin in self._twins:
+        for twin in self._twins.values():
             for patcher in filter(_is_patcher, list(vars(twin).values())):
                 _forget(patcher)
             vars(twin).clear()
-        self._twins, self.weights = [], ()
+        self._twins, self.weights = {}, ()
 
     def _twin(self, vae, memo):
         """A VAE-shaped object with its attributes replaced, made without its own constructor or copy protocol."""
         try:
-            twin = memo[id(vae)] = type(vae).__new__(type(vae))
+            twin = self._twins[id(vae)] = type(vae).__new__(type(vae))
         except TypeError as problem:
             raise _not_copied(vae, problem) from problem
-        self._twins.append(twin)
         vars(twin).update((name, self._replace(value, memo)) for name, value in vars(vae).items())
         for name, value in vars(vae).items():
             if isinstance(value, types.MethodType) and value.__self__ is vae:
@@ -68,8 +67,6 @@ class CpuCopy:
 
     def _replace(self, value, memo):
         """A value as the CPU copy needs it; the very same object where nothing needs to change."""
-        if id(value) in memo:
-            return memo[id(value)]
         if isinstance(value, torch.nn.Module):
             return _deepcopied(value, memo)
         if isinstance(value, torch.Tensor):
@@ -81,7 +78,7 @@ class CpuCopy:
         if _is_patcher(value):
             return _patcher(_deepcopied(value.model, memo))
         if _is_vae(value):
-            return self._twin(value, memo)
+            return self._twins[id(value)] if id(value) in self._twins else self._twin(value, memo)
         return value
 
 

@@ -150,3 +150,12 @@ def test_a_class_that_cannot_be_made_anew_is_named():
     values = import_module(f"{NAME}.nodes.parity.values")
     with pytest.raises(values.ParityError, match="The VAE's Single can't be copied to the CPU"):
         cpu_copy.CpuCopy(Single(key=1)).__enter__()
+
+
+def test_a_device_that_model_and_vae_share_as_one_object(mps):
+    """deepcopy remembers what it has copied, a device among it; the VAE's own must become the CPU all the same."""
+    vae = ToyVAE(torch.float32)
+    vae.device = vae.output_device = vae.first_stage_model.to(mps).where = mps
+    with cpu_copy.CpuCopy(vae) as twin:
+        assert twin.device == twin.output_device == twin.first_stage_model.where == torch.device("cpu")
+        assert twin.decode(torch.ones(1, 8, 2, 2)).device.type == "cpu"
