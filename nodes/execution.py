@@ -216,7 +216,7 @@ def _around_registry(original, hook):
             try:
                 run.attach(registry)
             except Exception:
-                log.exception("Metal Kernels: this prompt can't be followed")
+                _lost()
 
     return __init__
 
@@ -266,10 +266,17 @@ def _begin(executor, signature, args, kwargs):
         if _state["drop_cache"]:
             _state["drop_cache"] = False
             executor.reset()
+        _state["problem"] = None
         return _Run(prompt, listeners) if listeners else None
     except Exception:
-        log.exception("Metal Kernels: this prompt can't be followed")
+        _lost()
         return None
+
+
+def _lost():
+    """This prompt runs on unfollowed; until one can be followed again, features say so."""
+    _state["problem"] = "this prompt can't be followed, the log says why"
+    log.exception("Metal Kernels: this prompt can't be followed")
 
 
 def _ask(listener, prompt):

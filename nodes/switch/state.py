@@ -146,7 +146,7 @@ class Governor(execution.Listener):
         ComfyUI in which nothing can be governed.
         """
         check(values)
-        if execution.current() is None or self._session is None:
+        if self._session is None or not self._session.calls:
             if execution.problem() and any(value != "auto" for value in values.values()):
                 raise ValueError(f"The Metal Kernels Switch can switch nothing here: {execution.problem()}.")
             return  # called outside a prompt, or nothing is registered that could be switched

@@ -340,6 +340,21 @@ def test_where_nothing_can_be_governed_the_switch_says_so_unless_it_has_nothing_
         world.governor.switch_ran({"pad": "off"})
 
 
+@pytest.mark.parametrize("seam", ["PromptExecutor", "ProgressRegistry"])
+def test_a_prompt_that_cannot_be_followed_stops_at_its_switch(world, executor, monkeypatch, seam):
+    if seam == "PromptExecutor":
+        monkeypatch.setattr(world.hooks, "Prompt", None)
+    else:
+        monkeypatch.setattr(world.comfyui.progress.ProgressRegistry, "register_handler", None)
+    prompt = {"S": switch(pad="off"), "b": under("See", "S")}
+    run(executor, prompt)
+    message = executor.status_messages[-1][1]["exception_message"].strip()
+    assert message == ("The Metal Kernels Switch can switch nothing here: this prompt can't be followed, the log says "
+                       "why.")
+    monkeypatch.undo()
+    assert executor.seen == {}
+
+
 def test_called_outside_a_prompt_it_passes_through(world):
     world.governor.switch_ran({"pad": "off"})
     with pytest.raises(ValueError, match="must be auto, on or off"):
