@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from . import pad
 from .installation import Installation
 from .kernel import Kernel
+from .switches import watch
 
 KERNELS: list[Kernel] = [pad.KERNEL]
 
@@ -82,6 +83,12 @@ def taken() -> dict[str, int]:
     return _installation.taken()
 
 
+def passed() -> dict[str, int]:
+    """How many calls of each kernel's ops went to stock since the counters were reset, by name; 0 for ops that nobody
+    has registered."""
+    return _installation.passed()
+
+
 def status() -> dict[str, object]:
     """A JSON-serialisable report: environment, kernels (state, reason, mode, counters), notes.
 
@@ -101,6 +108,7 @@ __all__ = [
     "KERNELS",
     "install",
     "modes",
+    "passed",
     "registered",
     "registered_now",
     "reset_counters",
@@ -110,4 +118,5 @@ __all__ = [
     "taken",
     "uninstall",
     "using",
+    "watch",
 ]

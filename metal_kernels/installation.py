@@ -110,6 +110,13 @@ class Installation:
             total.update(counters.by_kernel())
         return dict(total)
 
+    def passed(self) -> dict[str, int]:
+        """kernel -> calls of its ops that went to stock since the counters were reset, whoever was asked."""
+        counters = self.patcher.counters
+        return {
+            kernel.name: sum(counters[op].passed() for op in kernel.ops if op in counters) for kernel in self.kernels
+        }
+
     def headline(self) -> str:
         """One line: what is patched, and how to switch it off."""
         if self.environment.obstacle:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -29,6 +29,19 @@ class _Quiet(dict):
 
 QUIET = _Quiet()
 here: ContextVar[Mapping[str, str] | None] = ContextVar("metal_kernels", default=None)
+_watcher: Callable[[], None] | None = None
+
+
+@contextmanager
+def watch(watcher: Callable[[], None]) -> Iterator[None]:
+    """Meanwhile, have `watcher` called at every counted call: after a kernel has run, before stock runs. It must not
+    raise. One at a time: an inner one takes the place of the outer one."""
+    global _watcher
+    outer, _watcher = _watcher, watcher
+    try:
+        yield
+    finally:
+        _watcher = outer
 
 
 class Switch:
@@ -120,6 +133,8 @@ class Counters:
             self._by_kernel[kernel] = self._by_kernel.get(kernel, 0) + 1
             if shape not in self._shapes:
                 self._see(shape)
+        if _watcher is not None:
+            _watcher()
 
     def leave(self, dtype: torch.dtype | None, shape: tuple[int, ...] | None) -> None:
         """A call that went to stock."""
@@ -127,6 +142,8 @@ class Counters:
             self._passed[dtype] = self._passed.get(dtype, 0) + 1
             if shape not in self._shapes:
                 self._see(shape)
+        if _watcher is not None:
+            _watcher()
 
     def _see(self, shape: tuple[int, ...] | None) -> None:
         if shape is None:
@@ -140,6 +157,11 @@ class Counters:
         """kernel -> calls it has run."""
         with self._lock:
             return dict(self._by_kernel)
+
+    def passed(self) -> int:
+        """Calls that went to stock."""
+        with self._lock:
+            return sum(self._passed.values())
 
     def as_dict(self) -> dict[str, object]:
         """JSON-serialisable: taken and passed in all and by dtype, distinct shapes (`shapes_full`: there were more)."""

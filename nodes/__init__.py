@@ -9,6 +9,7 @@ import logging
 NODES = {
     "switch": ("MetalKernelsSwitch",),
     "status": ("MetalKernelsStatus",),
+    "memory": ("MetalMemoryReport",),
     "parity": ("MetalParityCompare", "MetalParityVAE"),
 }
 

@@ -29,6 +29,12 @@ class _ComboInput(_Input):
 
 
 @dataclass
+class _StringInput(_Input):
+    default: str = None
+    io_type = "STRING"
+
+
+@dataclass
 class _NumberInput(_Input):
     default: float = None
     min: float = None
@@ -140,8 +146,8 @@ class _PreviewImage:
 
 
 io = SimpleNamespace(ComfyNode=_ComfyNode, Schema=_Schema, NodeOutput=_NodeOutput,
-                     String=_type("STRING"), AnyType=_type("*"))
-for _name, _input in (("Float", _FloatInput), ("Int", _IntInput), ("Boolean", _BooleanInput)):
+                     AnyType=_type("*"))
+for _name, _input in (("String", _StringInput), ("Float", _FloatInput), ("Int", _IntInput), ("Boolean", _BooleanInput)):
     _io_type = _type(_name.upper())
     _io_type.Input = _input
     setattr(io, _name, _io_type)
