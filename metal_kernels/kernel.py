@@ -20,6 +20,17 @@ class SelfCheckFailure(Exception):
     """A kernel's result differs from the CPU's. The text says where: shape, dtype, largest difference."""
 
 
+class ArgumentError(Exception):
+    """A patch's answer to arguments that are wrong, for an op that has no stock kernel to say so: `error` is raised.
+
+    A patch whose op has a stock kernel refuses in `supports` instead, and stock raises its own error.
+    """
+
+    def __init__(self, error: Exception):
+        super().__init__(str(error))
+        self.error = error
+
+
 @dataclass(frozen=True)
 class Need:
     """Whether `auto` patches on this machine, and the reason in one sentence for the status report.
@@ -47,6 +58,8 @@ class Patch:
               (copy_), which must leave in two comparisons. A call that it refuses is not counted.
     dtype     optional: which dtype the arguments stand for in self-checks and counters; the first argument's unless
               given.
+    spare     optional: whether this torch does well with exactly these arguments, so that `auto` leaves them to it. For
+              a kernel of which a torch needs only a part. Not asked in mode `on`.
     """
 
     op: str
@@ -54,6 +67,7 @@ class Patch:
     run: Callable[..., object]
     guard: Callable[..., bool] | None = None
     dtype: Callable[..., torch.dtype] | None = None
+    spare: Callable[..., bool] | None = None
 
 
 @dataclass(frozen=True)

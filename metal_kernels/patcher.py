@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 import torch
 
 from . import selfcheck
-from .kernel import Patch
-from .switches import QUIET, Counters, Switch, here
+from .kernel import ArgumentError, Patch
+from .switches import AUTO, QUIET, Counters, Switch, here
 
 
 class AlreadyPatched(RuntimeError):
@@ -57,7 +57,7 @@ class Patcher:
         Raises AlreadyPatched, or NoSuchOp; torch is then as it was before.
         """
         candidates = tuple(
-            (patch.guard, patch.supports, patch.run, switch, patch.dtype) for patch, switch in candidates
+            (patch.guard, patch.supports, patch.run, switch, patch.dtype, patch.spare) for patch, switch in candidates
         )
         override = self.overrides.get(op)
         if override is not None:
@@ -120,12 +120,14 @@ def _entry(override: Override) -> Callable:
         modes = modes_here()
         switch = dtype = problem = None
         if modes is not QUIET:
-            for guard, supports, run, switch, dtype_of in override.candidates:
+            for guard, supports, run, switch, dtype_of, spare in override.candidates:
                 try:
                     if guard is not None and not guard(*args, **kwargs):
                         continue
                     dtype = args[0].dtype if dtype_of is None else dtype_of(*args, **kwargs)
                     if not (switch.active if modes is None else switch.runs_under(modes)):
+                        continue
+                    if spare is not None and switch.effective == AUTO and spare(*args, **kwargs):
                         continue
                     if not supports(*args, **kwargs) or is_compiling():
                         continue
@@ -133,6 +135,8 @@ def _entry(override: Override) -> Callable:
                         continue
                     with no_torch_function():  # modes and subclasses do not see inside the stock kernel either
                         result = run(*args, **kwargs)
+                except ArgumentError as refusal:
+                    raise refusal.error from None
                 except Exception as error:
                     problem = diagnose("It", error)  # as text: the exception would keep this frame's tensors alive
                     break
