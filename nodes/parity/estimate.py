@@ -15,7 +15,7 @@ MIB = 1 << 20
 LIVE_MAPS = 17
 DEFAULT_CHANNELS = 128
 LIVE_FRAMES = 8  # causal video VAEs run a few frames at a time
-PER_CALL = 3e-5  # seconds of Python and dispatch for a torch call
+PER_CALL = 1e-4  # seconds of Python and dispatch for a torch call
 
 
 @dataclass(frozen=True)
