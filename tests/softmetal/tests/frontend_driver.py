@@ -77,3 +77,24 @@ def run(source: str, kernel: str, *arrays: np.ndarray, threads, group_size=32, c
         ctypes.memmove(array.ctypes.data, block, array.nbytes)
         rt.smr_arena_free(block)
     return verdict
+
+
+HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
+
+
+def evaluate(expressions, inputs=(), kind="float", helpers="", count=None):
+    """The values of MSL expressions of type `kind` in one thread; `inputs` is bound as `device const float* in`."""
+    dtype = {
+        "float": np.float32,
+        "uint": np.uint32,
+        "int": np.int32,
+        "ulong": np.uint64,
+        "long": np.int64,
+        "half": np.float16,
+    }[kind]
+    lines = "".join(f"  out[{i}] = {kind}({e});\n" for i, e in enumerate(expressions))
+    source = HEAD + helpers + f"kernel void f(device const float* in, device {kind}* out) {{\n{lines}}}\n"
+    out = np.zeros(len(expressions), dtype)
+    data = np.array(list(inputs) or [0.0], np.float32)
+    assert run(source, "f", data, out, threads=1, group_size=1) == 0
+    return out
