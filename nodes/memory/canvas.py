@@ -56,7 +56,10 @@ class Canvas:
         self._draw.rounded_rectangle([*_scaled((left, top)), *_scaled((max(right, left + 1), bottom))],
                                      radius * SCALE, colour)
 
-    def finished(self):
+    def finished(self, height=None):
+        """The picture, cut at `height`."""
+        if height is not None:
+            self._image = self._image.crop((0, 0, self._image.width, min(self._image.height, int(height) * SCALE)))
         return self._image.resize((self._image.width // SCALE, self._image.height // SCALE), Image.Resampling.BOX)
 
     def _font(self, points):

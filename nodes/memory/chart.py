@@ -15,8 +15,7 @@ LABEL = 420  # width of the names beside the bars
 MOST = 12  # nodes with bars
 TEXT, SMALL, TITLE = 19, 17, 28
 
-COLOURS = {"driver": "#c9302c", "outside": "#e58a1f", "reserved": "#0a66c2", "current": "#1a7f37"}
-SHADE = "#fbe3c6"
+COLOURS = {"driver": "#c9302c", "outside": "#f2b866", "reserved": "#0a66c2", "current": "#1a7f37"}
 BANDS = ("#d7e3f4", "#e7def2", "#d9ecdd", "#f4e3d7")
 LEGEND = {"driver": "driver: all Metal memory", "outside": "outside: driver - reserved",
           "reserved": "reserved: torch's pool", "current": "current: live tensors"}
@@ -29,12 +28,11 @@ def draw(data):
     shown, left_out = _shown(data)
     lanes = _lanes(data)
     height = 250 + CHART + LANE * (max(lanes.values(), default=0) + 1) + 100
-    height += sum(_height(data, node) for node in shown) + 40 * (left_out > 0)
+    height += sum(_height(node) for node in shown) + 40 * (left_out > 0)
     page = Canvas(WIDTH, height)
     top = _head(page, data)
     top = _timeline(page, data, top, lanes)
-    _bars(page, data, shown, left_out, top)
-    return page.finished()
+    return page.finished(_bars(page, data, shown, left_out, top))
 
 
 def as_image(data):
@@ -89,7 +87,7 @@ def _timeline(page, data, top, lanes):
     columns = {name: _steps([(x(row[0]), y(row[index])) for row in rows if row[index] is not None], right)
                for index, name in ((1, "current"), (2, "reserved"), (3, "driver"))}
     if len(columns["reserved"]) == len(columns["driver"]):
-        page.polygon(columns["driver"] + columns["reserved"][::-1], SHADE)
+        page.polygon(columns["driver"] + columns["reserved"][::-1], COLOURS["outside"])
     for name in "driver", "reserved", "current":
         if len(columns[name]) > 1:
             page.line(columns[name], COLOURS[name], 2.5)
@@ -105,23 +103,22 @@ def _legend(page, data, top):
     for name, text in LEGEND.items():
         if data["numbers"][name]["peak"] is None:
             text = f"{name}: not available"
-        page.box(left, top + 3, left + 24, top + 17, SHADE if name == "outside" else COLOURS[name], 3)
+        page.box(left, top + 3, left + 24, top + 17, COLOURS[name], 3)
         page.text((left + 32, top), text, SMALL)
         left += 32 + page.width_of(text, SMALL) + 28
     return top + 40
 
 
 def _spans(page, data, top, lanes, x):
-    """The nodes under the time axis, each in its lane, named where the name fits and else by its number below."""
+    """The nodes under the time axis, each in its lane, with its name where that fits, or else its id."""
     end = data["seconds"]
-    for number, node in enumerate(data["nodes"], 1):
+    for number, node in enumerate(data["nodes"]):
         lane = top + lanes.get(node["id"], 0) * LANE
         for start, stop in node["spans"]:
             left, right = x(start), x(end if stop is None else stop)
             page.box(left, lane, right - 1, lane + LANE - 5, BANDS[number % len(BANDS)], 4)
-            text = page.fitted(f"{number} {_name(node)}", SMALL, right - left - 10)
-            text = text if len(text) > 6 else str(number) if right - left > page.width_of(str(number), SMALL) else ""
-            page.text(((left + right) / 2, lane + LANE / 2 - 3), text, SMALL, INK, anchor="mm")
+            fits = [text for text in (_name(node), f"#{node['id']}") if page.width_of(text, SMALL) < right - left - 8]
+            page.text(((left + right) / 2, lane + LANE / 2 - 3), "".join(fits[:1]), SMALL, INK, anchor="mm")
     bottom = top + LANE * (max(lanes.values(), default=0) + 1)
     page.text((LEFT, bottom), "0 s", SMALL, FAINT)
     page.text((WIDTH - MARGIN, bottom), duration(end), SMALL, FAINT, anchor="ra")
@@ -133,9 +130,8 @@ def _bars(page, data, shown, left_out, top):
     top += 38
     largest = max([node["peaks"][name] or 0 for node in shown for name in COLOURS], default=0) or 1
     room = WIDTH - MARGIN - LABEL - MARGIN - 120
-    numbers = {node["id"]: number for number, node in enumerate(data["nodes"], 1)}
     for node in shown:
-        page.text((MARGIN, top - 2), page.fitted(f"{numbers[node['id']]} {_name(node)}", TEXT, LABEL - 20), TEXT)
+        page.text((MARGIN, top - 2), page.fitted(_name(node), TEXT, LABEL - 20), TEXT)
         page.text((MARGIN, top + 24), page.fitted(_facts(node), SMALL, LABEL - 20), SMALL, FAINT)
         grew = node["growth"]["outside"] if node["growth"]["outside"] is not None else 0
         if grew >= ENOUGH:
@@ -148,9 +144,11 @@ def _bars(page, data, shown, left_out, top):
                 page.box(LABEL + MARGIN, line, end, line + BAR, colour, 3)
                 page.text((end + 10, line + BAR / 2), size(value), SMALL, INK, anchor="lm")
                 line += ROW
-        top += _height(data, node)
+        top += _height(node)
     if left_out:
-        page.text((MARGIN, top), f"and {left_out} more: in the table", SMALL, FAINT)
+        page.text((MARGIN, top), f"and {left_out} more, which are in the table", SMALL, FAINT)
+        top += ROW + 8
+    return top
 
 
 def _facts(node):
@@ -162,7 +160,7 @@ def _facts(node):
     return ", ".join(facts)
 
 
-def _height(data, node):
+def _height(node):
     lines = max(3, sum(node["peaks"][name] is not None for name in COLOURS))
     return lines * ROW + 18
 
