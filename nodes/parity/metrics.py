@@ -41,6 +41,10 @@ class Frame:
     compared: int
     unlike: int
 
+    @property
+    def mean_squared(self):
+        return self.squared / self.compared if self.compared else 0.0
+
 
 @dataclass(frozen=True)
 class Metrics:
@@ -70,8 +74,8 @@ class Metrics:
         return psnr(frame.squared, frame.compared, self.data_range)
 
     def worst(self):
-        """Position in `frames` of the one farthest from its reference: most unlike elements, then largest error."""
-        return max(range(len(self.frames)), key=lambda i: (self.frames[i].unlike, self.frames[i].max_abs))
+        """Position in `frames` of the one farthest from its reference: most unlike elements, then lowest PSNR."""
+        return max(range(len(self.frames)), key=lambda i: (self.frames[i].unlike, self.frames[i].mean_squared))
 
 
 def compare(value, reference, data_range=0.0, tick=lambda: None):

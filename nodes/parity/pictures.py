@@ -67,10 +67,14 @@ def as_images(value, reference):
 
 
 def _worst_rows(metrics):
-    """Up to MAX_ROWS of the pictures that differ, the worst ones, in their own order; the first if none does."""
-    ranked = sorted(range(len(metrics.frames)), key=lambda i: (metrics.frames[i].unlike, metrics.frames[i].max_abs))
-    differing = [i for i in ranked if metrics.frames[i].unlike or metrics.frames[i].max_abs]
-    return sorted(differing[-MAX_ROWS:]) or [0]
+    """Up to MAX_ROWS of the pictures that differ, in their own order: by turns the one with the lowest PSNR and the one
+    with the largest single error, so that neither a veil nor a speck stays hidden. The first if none differs."""
+    frames = metrics.frames
+    differing = [i for i in range(len(frames)) if frames[i].unlike or frames[i].max_abs]
+    veiled = sorted(differing, key=lambda i: (frames[i].unlike, frames[i].mean_squared), reverse=True)
+    specked = sorted(differing, key=lambda i: (frames[i].unlike, frames[i].max_abs), reverse=True)
+    by_turns = dict.fromkeys(i for pair in zip(veiled, specked, strict=True) for i in pair)
+    return sorted(list(by_turns)[:MAX_ROWS]) or [0]
 
 
 def _scale(frame, white):

@@ -78,6 +78,15 @@ def test_the_worst_pictures_are_shown_in_order():
     assert [frame for frame, _ in sheet(value, reference).rows] == [1, 4, 5, 6]
 
 
+def test_a_speck_is_shown_beside_veils():
+    """One wrong pixel has a higher PSNR than a faint veil; it is shown all the same."""
+    reference = image(batch=6) * 0.5
+    value = reference + 0.05
+    value[2] = reference[2]
+    value[2, 9, 9, 0] += 0.4
+    assert 2 in [frame for frame, _ in sheet(value, reference).rows]
+
+
 def test_pictures_without_a_difference_are_left_out():
     reference = image(batch=3)
     value = reference.clone()
