@@ -10,6 +10,7 @@ import platform
 import re
 import sys
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 
@@ -112,8 +113,7 @@ class Environment:
 
         Raises KeyError for a feature that the table does not have.
         """
-        row = TABLE[feature]
-        return row[max((release for release in row if release <= self.version), default=min(row))]
+        return _stock(feature, self.version)
 
     def as_dict(self) -> dict[str, object]:
         """For status reports: JSON-serialisable."""
@@ -122,6 +122,19 @@ class Environment:
             "chip": self.chip or None, "device": self.device or None, "obstacle": self.obstacle, "untested":
             self.untested,
         }  # fmt: skip
+
+
+def stock(feature: str) -> Stock:
+    """What the torch of this process does by itself with `feature`; cheap, for a patch's `spare`. KeyError as above."""
+    return _stock(feature, _version(str(torch.__version__)))
+
+
+def _stock(feature: str, version: tuple[int, int]) -> Stock:
+    row = TABLE[feature]
+    return row[max((release for release in row if release <= version), default=min(row))]
+
+
+_version = lru_cache(maxsize=8)(parse_version)
 
 
 def build() -> str:

@@ -1,0 +1,39 @@
+"""What `python -m metal_kernels bench` times for softmax: attention scores and vocabularies, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from ..kernel import Case
+
+# (what, sizes, dim, dtype)
+SHAPES = (
+    # ComfyUI's sub-quadratic attention: (heads, queries of a chunk, keys)
+    ("attention", (8, 1024, 4096), -1, torch.float16),
+    ("attention", (24, 512, 4608), -1, torch.bfloat16),
+    ("attention", (4096, 4096), -1, torch.float32),
+    ("attention, 77 text tokens", (8, 4096, 77), -1, torch.float16),
+    # The logits of one token, of a few, and of a training step: Llama 3, Qwen3, Qwen3.5
+    ("vocabulary", (1, 128256), -1, torch.float32),
+    ("vocabulary", (1, 151936), -1, torch.bfloat16),
+    ("vocabulary", (8, 248320), -1, torch.float32),
+    ("vocabulary", (512, 151936), -1, torch.float16),
+    ("router of 256 experts", (4096, 256), -1, torch.float32),
+    ("channels", (1, 64, 256, 256), 1, torch.float16),
+)
+
+
+def cases(device: str) -> Iterator[Case]:
+    """Each shape forward, and those of attention and training backward. A call allocates its output, as real ones do."""
+    for what, sizes, dim, dtype in SHAPES:
+        x = torch.zeros(sizes, dtype=dtype, device=device)
+        shape = f"{'x'.join(map(str, sizes))} {what}"
+        forward, backward = ("_softmax", "_softmax_backward_data")
+        if what == "vocabulary" and sizes[0] > 1:  # a loss takes the logarithm
+            forward, backward = ("_log_softmax", "_log_softmax_backward_data")
+        yield Case(forward, shape, dtype, lambda op=getattr(torch, forward), x=x, dim=dim: op(x, dim, False))
+        if what in ("attention", "vocabulary") and sizes[0] > 1:
+            op = getattr(torch, backward)
+            yield Case(backward, shape, dtype, lambda op=op, x=x, dim=dim, dtype=dtype: op(x, x, dim, dtype))

@@ -1,0 +1,643 @@
+// softmax and log_softmax, forward and backward.
+//
+// All four are one job with four small differences: reduce each row to a state, then make each output element from its
+// input elements and the row's state. What differs stands in an Op (Forward<log>, Backward<log>); how rows are spread
+// over threads stands in the kernels:
+//
+//   rows      a row in the registers of a few lanes, a SIMD-group or a threadgroup: one read of memory
+//   looped    longer rows, many of them: a threadgroup each, which reads its row twice
+//   partial   few very long rows: each is cut into chunks, a threadgroup each. This launch reduces the chunks,
+//   apply     and this one merges the chunks' states, every SIMD-group for itself, and writes
+//   columns   neighbouring threads take neighbouring rows, for softmax over a dimension that is not the innermost one,
+//             and for rows of a few elements
+//
+// geometry.py chooses. A row's elements are added up in an order that only its length and layout decide, so results do not
+// depend on how a GPU schedules its threads. Everything is computed in float.
+//
+// The maximum of a state may be -infinity: so far there was nothing else. exp(x - max) would then be NaN, so sums are
+// taken against finite(max); a whole row of -infinity still ends as NaN, since -infinity - -infinity is. NaN and +infinity
+// reach the sum as NaN by themselves, and from there every element of the row.
+
+#include <metal_stdlib>
+using namespace metal;
+
+// Arrays indexed by these loops then live in registers.
+#define SOFTMAX_UNROLL _Pragma("clang loop unroll(full)")
+
+constant constexpr uint simd_width = 32;
+constant constexpr uint max_simdgroups = 32;
+constant constexpr uint column_threads = 256;  // geometry.py: COLUMN_THREADS
+constant constexpr int column_batch = 4;       // elements of each column in flight
+
+// The launch, as geometry.py lists it: torch.mps.compile_shader hands a list of ints over as int64s. In elements.
+struct SoftmaxLaunch {
+  long rows;
+  long length;       // of a row, at most 2^31
+  long a_offset;     // from the bound tensors to the first row of this launch
+  long b_offset;
+  long out_offset;
+  long a_stride;     // along a row
+  long b_stride;
+  long out_stride;
+  long vectors;      // 1: 16-byte vectors along the row. All strides along it are 1, and all rows' starts are congruent
+  long skew;         // elements by which the bound `a` lies past a boundary of a vector
+  long row_threads;  // threads that share a row (columns: a column)
+  long chunks;       // partial, apply: chunks of a row,
+  long chunk_blocks; // and blocks of a chunk; a block is what a threadgroup reads at once
+  long dims;         // number of SoftmaxDims
+};
+
+// A dimension of the rows; the innermost one comes first.
+struct SoftmaxDim {
+  long size;
+  long a_stride;
+  long b_stride;
+  long out_stride;
+};
+
+// ---- 16-byte vectors ---------------------------------------------------------------------------------------------
+
+template <typename T>
+inline float get_lane(uint4 v, int j);
+template <>
+inline float get_lane<float>(uint4 v, int j) { return as_type<float>(v[j]); }
+template <>
+inline float get_lane<half>(uint4 v, int j) { return float(as_type<half>(ushort(v[j >> 1] >> (16 * (j & 1))))); }
+template <>
+inline float get_lane<bfloat>(uint4 v, int j) { return as_type<float>((v[j >> 1] >> (16 * (j & 1))) << 16); }
+
+inline void set_lane(thread uint4& v, int j, float x) { v[j] = as_type<uint>(x); }
+inline void set_lane(thread uint4& v, int j, half x) { v[j >> 1] |= uint(as_type<ushort>(x)) << (16 * (j & 1)); }
+inline void set_lane(thread uint4& v, int j, bfloat x) { v[j >> 1] |= uint(as_type<ushort>(x)) << (16 * (j & 1)); }
+
+// N elements at p, which lies on a 16-byte boundary if they are whole vectors.
+template <typename T, int N>
+inline void load(device const T* p, thread float* x) {
+  constexpr int lanes = 16 / sizeof(T);
+  if (N % lanes == 0) {
+    SOFTMAX_UNROLL
+    for (int i = 0; i < N / lanes; ++i) {
+      const uint4 v = reinterpret_cast<device const uint4*>(p)[i];
+      SOFTMAX_UNROLL
+      for (int j = 0; j < lanes; ++j) {
+        x[i * lanes + j] = get_lane<T>(v, j);
+      }
+    }
+  } else {
+    SOFTMAX_UNROLL
+    for (int j = 0; j < N; ++j) {
+      x[j] = float(p[j]);
+    }
+  }
+}
+
+template <typename T, int N>
+inline void store(device T* p, thread const float* x) {
+  constexpr int lanes = 16 / sizeof(T);
+  if (N % lanes == 0) {
+    SOFTMAX_UNROLL
+    for (int i = 0; i < N / lanes; ++i) {
+      uint4 v = uint4(0);
+      SOFTMAX_UNROLL
+      for (int j = 0; j < lanes; ++j) {
+        set_lane(v, j, T(x[i * lanes + j]));
+      }
+      reinterpret_cast<device uint4*>(p)[i] = v;
+    }
+  } else {
+    SOFTMAX_UNROLL
+    for (int j = 0; j < N; ++j) {
+      p[j] = T(x[j]);
+    }
+  }
+}
+
+// ---- lanes that share a row --------------------------------------------------------------------------------------
+
+// `lanes` is 32 or a smaller power of two, the same in the whole SIMD-group. All its lanes must take part.
+inline float row_max(float x, uint lanes) {
+  if (lanes == simd_width) {
+    return simd_max(x);
+  }
+  for (uint mask = lanes / 2; mask > 0; mask /= 2) {
+    x = max(x, simd_shuffle_xor(x, ushort(mask)));
+  }
+  return x;
+}
+
+inline float row_sum(float x, uint lanes) {
+  if (lanes == simd_width) {
+    return simd_sum(x);
+  }
+  for (uint mask = lanes / 2; mask > 0; mask /= 2) {
+    x += simd_shuffle_xor(x, ushort(mask));
+  }
+  return x;
+}
+
+// ---- what is computed --------------------------------------------------------------------------------------------
+
+inline float finite(float maximum) { return maximum == -INFINITY ? 0.0f : maximum; }
+
+// y = exp(x - max) / sum, or its logarithm x - max - log(sum). `a` is x; there is no `b`.
+template <bool log_of>
+struct Forward {
+  typedef float2 State;  // the maximum so far, and the sum of exp(x - finite(maximum))
+  typedef float2 Final;
+  static constant constexpr int inputs = 1;
+  static constant constexpr float fill = -INFINITY;  // adds nothing to a state
+
+  static State empty() { return State(-INFINITY, 0.0f); }
+
+  static State merge(State s, State t) {
+    const float maximum = max(s.x, t.x);
+    const float r = finite(maximum);
+    return State(maximum, s.y * exp(s.x - r) + t.y * exp(t.x - r));
+  }
+
+  static State join(State s, uint lanes) {
+    const float maximum = row_max(s.x, lanes);
+    return State(maximum, row_sum(s.y * exp(s.x - finite(maximum)), lanes));
+  }
+
+  template <int N>
+  static float maximum_of(thread const float* a) {
+    float maximum = a[0];
+    SOFTMAX_UNROLL
+    for (int i = 1; i < N; ++i) {
+      maximum = max(maximum, a[i]);
+    }
+    return maximum;
+  }
+
+  template <int N>
+  static State absorb(State s, thread const float* a, thread const float*) {
+    const float maximum = max(s.x, maximum_of<N>(a));
+    const float r = finite(maximum);
+    float sum = s.y * exp(s.x - r);
+    SOFTMAX_UNROLL
+    for (int i = 0; i < N; ++i) {
+      sum += exp(a[i] - r);
+    }
+    return State(maximum, sum);
+  }
+
+  static Final finish(State total) { return Final(total.x, log_of ? log(total.y) : 1.0f / total.y); }
+  static float value(float a, float, Final f) { return log_of ? a - f.x - f.y : exp(a - f.x) * f.y; }
+
+  // Rows held in registers: the exponentials, against the maximum of this SIMD-group's part, take the place of x, so that each
+  // is computed once.
+  template <int N>
+  static State hold(thread float* a, thread const float*, uint lanes) {
+    const float maximum = row_max(maximum_of<N>(a), lanes);
+    const float r = finite(maximum);
+    float sum = 0.0f;
+    SOFTMAX_UNROLL
+    for (int i = 0; i < N; ++i) {
+      const float e = exp(a[i] - r);
+      sum += e;
+      a[i] = log_of ? a[i] : e;
+    }
+    return State(maximum, row_sum(sum, lanes));
+  }
+
+  static Final finish_held(State mine, State total) {
+    return log_of ? finish(total) : Final(0.0f, exp(mine.x - total.x) / total.y);
+  }
+  static float value_held(float a, float b, Final f) { return log_of ? value(a, b, f) : a * f.y; }
+};
+
+// `a` is the gradient g of the output y, `b` is y: y * (g - sum(g * y)), or of the logarithm g - exp(y) * sum(g).
+template <bool log_of>
+struct Backward {
+  typedef float State;
+  typedef float Final;
+  static constant constexpr int inputs = 2;
+  static constant constexpr float fill = 0.0f;
+
+  static State empty() { return 0.0f; }
+  static State merge(State s, State t) { return s + t; }
+  static State join(State s, uint lanes) { return row_sum(s, lanes); }
+
+  template <int N>
+  static State absorb(State s, thread const float* a, thread const float* b) {
+    SOFTMAX_UNROLL
+    for (int i = 0; i < N; ++i) {
+      s = log_of ? s + a[i] : fma(a[i], b[i], s);
+    }
+    return s;
+  }
+
+  static Final finish(State total) { return total; }
+  static float value(float a, float b, Final f) { return log_of ? a - exp(b) * f : b * (a - f); }
+
+  template <int N>
+  static State hold(thread float* a, thread const float* b, uint lanes) {
+    return row_sum(absorb<N>(0.0f, a, b), lanes);
+  }
+  static Final finish_held(State, State total) { return total; }
+  static float value_held(float a, float b, Final f) { return value(a, b, f); }
+};
+
+// The states of a threadgroup's SIMD-groups, as one; each lane must hold its SIMD-group's.
+template <typename Op, typename State>
+inline State join_group(State s, threadgroup State* shared, uint lane, uint simdgroup, uint simdgroups) {
+  if (simdgroups == 1) {
+    return s;
+  }
+  if (lane == 0) {
+    shared[simdgroup] = s;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  return Op::join(lane < simdgroups ? shared[lane] : Op::empty(), simd_width);
+}
+
+// ---- where things are --------------------------------------------------------------------------------------------
+
+struct Bases {
+  long a;
+  long b;
+  long out;
+};
+
+inline Bases locate(uint row, constant SoftmaxLaunch& p, constant SoftmaxDim* dims) {
+  Bases at = {p.a_offset, p.b_offset, p.out_offset};
+  const int count = int(p.dims);
+  for (int d = 0; d < count; ++d) {
+    const uint size = uint(dims[d].size);
+    // The outermost coordinate is what is left: the usual single dimension takes no division.
+    const uint rest = d + 1 < count ? row / size : 0;
+    const uint i = row - rest * size;
+    at.a += long(i) * dims[d].a_stride;
+    at.b += long(i) * dims[d].b_stride;
+    at.out += long(i) * dims[d].out_stride;
+    row = rest;
+  }
+  return at;
+}
+
+// A thread's part of a row. With vectors, the row is numbered in vectors from the 16-byte boundary at or below its first
+// element on, which is element `lead` there; a thread takes every `threads`th vector. Without, every `threads`th element.
+template <int V>
+struct Part {
+  bool vectors;
+  uint length;
+  uint lead;
+  uint low;   // the first and the last vector that lie in the row whole; there is one
+  uint high;
+  uint threads;
+  uint me;
+
+  Part(constant SoftmaxLaunch& p, long a_base, uint row_threads, uint thread_in_row) {
+    vectors = p.vectors != 0;
+    length = uint(p.length);
+    lead = vectors ? uint((p.skew + a_base) & (V - 1)) : 0;
+    low = lead == 0 ? 0 : 1;
+    high = (lead + length) / V - 1;
+    threads = row_threads;
+    me = thread_in_row;
+  }
+
+  template <int K>
+  uint blocks() const {
+    const uint block = K * V * threads;
+    return (lead + length - 1) / block + 1;
+  }
+
+  // K vectors, or as many elements, of block `block`; `fill` where the row has none. No load waits for a test: those that
+  // would miss the row are sent into it, and what they bring is dropped.
+  template <typename T, int K>
+  void read(device const T* row, long stride, uint block, float fill, thread float* x) const {
+    if (vectors) {
+      SOFTMAX_UNROLL
+      for (int k = 0; k < K; ++k) {
+        const uint vector = (block * K + k) * threads + me;
+        load<T, V>(row + (long(clamp(vector, low, high) * V) - long(lead)), x + k * V);
+      }
+      SOFTMAX_UNROLL
+      for (int k = 0; k < K; ++k) {
+        const uint vector = (block * K + k) * threads + me;
+        if (vector < low || vector > high) {
+          SOFTMAX_UNROLL
+          for (int j = 0; j < V; ++j) {
+            const uint e = vector * V + j - lead;  // wraps to something large before the row
+            x[k * V + j] = e < length ? float(row[e]) : fill;
+          }
+        }
+      }
+    } else {
+      SOFTMAX_UNROLL
+      for (int k = 0; k < K * V; ++k) {
+        const uint e = (block * K * V + k) * threads + me;
+        x[k] = float(row[long(min(e, length - 1)) * stride]);
+      }
+      SOFTMAX_UNROLL
+      for (int k = 0; k < K * V; ++k) {
+        const uint e = (block * K * V + k) * threads + me;
+        x[k] = e < length ? x[k] : fill;
+      }
+    }
+  }
+
+  template <typename T, int K>
+  void write(device T* row, long stride, uint block, thread const float* x) const {
+    if (vectors) {
+      SOFTMAX_UNROLL
+      for (int k = 0; k < K; ++k) {
+        const uint vector = (block * K + k) * threads + me;
+        if (vector >= low && vector <= high) {
+          store<T, V>(row + (long(vector * V) - long(lead)), x + k * V);
+          continue;
+        }
+        SOFTMAX_UNROLL
+        for (int j = 0; j < V; ++j) {
+          const uint e = vector * V + j - lead;
+          if (e < length) {
+            row[e] = T(x[k * V + j]);
+          }
+        }
+      }
+    } else {
+      SOFTMAX_UNROLL
+      for (int k = 0; k < K * V; ++k) {
+        const uint e = (block * K * V + k) * threads + me;
+        if (e < length) {
+          row[long(e) * stride] = T(x[k]);
+        }
+      }
+    }
+  }
+};
+
+// Elements of a vector: sixteen bytes of the narrower of the two types.
+template <typename T, typename U>
+constexpr int vector_length() {
+  return 16 / (sizeof(T) < sizeof(U) ? sizeof(T) : sizeof(U));
+}
+
+// ---- kernels -----------------------------------------------------------------------------------------------------
+
+#define SOFTMAX_ARGUMENTS                      \
+  device const T* a [[buffer(0)]],             \
+  device const T* b [[buffer(1)]],             \
+  device U* out [[buffer(2)]],                 \
+  constant SoftmaxLaunch& p [[buffer(3)]],     \
+  constant SoftmaxDim* dims [[buffer(4)]]
+
+#define SOFTMAX_POSITIONS                                      \
+  uint group [[threadgroup_position_in_grid]],                 \
+  uint thread_in_group [[thread_position_in_threadgroup]],     \
+  uint group_threads [[threads_per_threadgroup]],              \
+  uint lane [[thread_index_in_simdgroup]],                     \
+  uint simdgroup [[simdgroup_index_in_threadgroup]]
+
+// Either a whole threadgroup shares a row, or `row_threads` lanes of a SIMD-group do. The row fits into one block.
+template <typename Op, typename T, typename U, int K>
+[[kernel, max_total_threads_per_threadgroup(1024)]] void softmax_rows(SOFTMAX_ARGUMENTS, SOFTMAX_POSITIONS) {
+  constexpr int V = vector_length<T, U>();
+  threadgroup typename Op::State shared[max_simdgroups];
+  const uint row_threads = uint(p.row_threads);
+  const uint row = group * (group_threads / row_threads) + thread_in_group / row_threads;
+  const bool exists = row < uint(p.rows);
+  // The last group may have fewer rows than room: its other threads follow the last row's and write nothing.
+  const Bases at = locate(exists ? row : uint(p.rows) - 1, p, dims);
+  const Part<V> part(p, at.a, row_threads, thread_in_group % row_threads);
+
+  float x[K * V];
+  float y[Op::inputs == 2 ? K * V : 1];
+  part.template read<T, K>(a + at.a, p.a_stride, 0, Op::fill, x);
+  if (Op::inputs == 2) {
+    part.template read<T, Op::inputs == 2 ? K : 0>(b + at.b, p.b_stride, 0, Op::fill, y);
+  }
+  const typename Op::State mine = Op::template hold<K * V>(x, y, min(row_threads, simd_width));
+  const typename Op::State total =
+      join_group<Op>(mine, shared, lane, simdgroup, row_threads <= simd_width ? 1 : group_threads / simd_width);
+  const typename Op::Final f = Op::finish_held(mine, total);
+  SOFTMAX_UNROLL
+  for (int i = 0; i < K * V; ++i) {
+    x[i] = Op::value_held(x[i], y[Op::inputs == 2 ? i : 0], f);
+  }
+  if (exists) {
+    part.template write<U, K>(out + at.out, p.out_stride, 0, x);
+  }
+}
+
+// The state of blocks [begin, end) of a row, the same in all lanes of a SIMD-group.
+template <typename Op, typename T, int K, int V>
+inline typename Op::State reduce_blocks(
+    device const T* a, device const T* b, constant SoftmaxLaunch& p, thread const Part<V>& part, uint begin, uint end) {
+  typename Op::State s = Op::empty();
+  for (uint block = begin; block < end; ++block) {
+    float x[K * V];
+    float y[Op::inputs == 2 ? K * V : 1];
+    part.template read<T, K>(a, p.a_stride, block, Op::fill, x);
+    if (Op::inputs == 2) {
+      part.template read<T, Op::inputs == 2 ? K : 0>(b, p.b_stride, block, Op::fill, y);
+    }
+    s = Op::template absorb<K * V>(s, x, y);
+  }
+  return Op::join(s, simd_width);
+}
+
+// Writes blocks [begin, end), the last one first: it is the likeliest to be in the cache still.
+template <typename Op, typename T, typename U, int K, int V>
+inline void write_blocks(
+    device const T* a, device const T* b, device U* out, constant SoftmaxLaunch& p, thread const Part<V>& part, uint begin,
+    uint end, typename Op::Final f) {
+  for (uint block = end; block > begin; --block) {
+    float x[K * V];
+    float y[Op::inputs == 2 ? K * V : 1];
+    part.template read<T, K>(a, p.a_stride, block - 1, Op::fill, x);
+    if (Op::inputs == 2) {
+      part.template read<T, Op::inputs == 2 ? K : 0>(b, p.b_stride, block - 1, Op::fill, y);
+    }
+    SOFTMAX_UNROLL
+    for (int i = 0; i < K * V; ++i) {
+      x[i] = Op::value(x[i], y[Op::inputs == 2 ? i : 0], f);
+    }
+    part.template write<U, K>(out, p.out_stride, block - 1, x);
+  }
+}
+
+template <typename Op, typename T, typename U, int K>
+[[kernel, max_total_threads_per_threadgroup(1024)]] void softmax_looped(SOFTMAX_ARGUMENTS, SOFTMAX_POSITIONS) {
+  constexpr int V = vector_length<T, U>();
+  threadgroup typename Op::State shared[max_simdgroups];
+  const Bases at = locate(group, p, dims);
+  const Part<V> part(p, at.a, group_threads, thread_in_group);
+  const uint blocks = part.template blocks<K>();
+  const typename Op::State mine = reduce_blocks<Op, T, K, V>(a + at.a, b + at.b, p, part, 0, blocks);
+  const typename Op::State total = join_group<Op>(mine, shared, lane, simdgroup, group_threads / simd_width);
+  write_blocks<Op, T, U, K, V>(a + at.a, b + at.b, out + at.out, p, part, 0, blocks, Op::finish(total));
+}
+
+template <typename Op, typename T, typename U, int K>
+[[kernel, max_total_threads_per_threadgroup(1024)]] void softmax_partial(
+    SOFTMAX_ARGUMENTS, device typename Op::State* states [[buffer(5)]], SOFTMAX_POSITIONS) {
+  constexpr int V = vector_length<T, U>();
+  threadgroup typename Op::State shared[max_simdgroups];
+  const uint chunks = uint(p.chunks);
+  const uint row = group / chunks;
+  const Bases at = locate(row, p, dims);
+  const Part<V> part(p, at.a, group_threads, thread_in_group);
+  const uint begin = (group - row * chunks) * uint(p.chunk_blocks);
+  const uint end = min(begin + uint(p.chunk_blocks), part.template blocks<K>());
+  const typename Op::State mine = reduce_blocks<Op, T, K, V>(a + at.a, b + at.b, p, part, begin, end);
+  const typename Op::State total = join_group<Op>(mine, shared, lane, simdgroup, group_threads / simd_width);
+  if (thread_in_group == 0) {
+    states[group] = total;
+  }
+}
+
+template <typename Op, typename T, typename U, int K>
+[[kernel, max_total_threads_per_threadgroup(1024)]] void softmax_apply(
+    SOFTMAX_ARGUMENTS, device const typename Op::State* states [[buffer(5)]], SOFTMAX_POSITIONS) {
+  constexpr int V = vector_length<T, U>();
+  const uint chunks = uint(p.chunks);
+  const uint row = group / chunks;
+  typename Op::State s = Op::empty();
+  for (uint i = lane; i < chunks; i += simd_width) {
+    s = Op::merge(s, states[row * chunks + i]);
+  }
+  const typename Op::Final f = Op::finish(Op::join(s, simd_width));
+
+  const Bases at = locate(row, p, dims);
+  const Part<V> part(p, at.a, group_threads, thread_in_group);
+  const uint begin = (group - row * chunks) * uint(p.chunk_blocks);
+  const uint end = min(begin + uint(p.chunk_blocks), part.template blocks<K>());
+  write_blocks<Op, T, U, K, V>(a + at.a, b + at.b, out + at.out, p, part, begin, end, f);
+}
+
+// A thread has C neighbouring rows, here columns, and of each every `row_threads`th element.
+template <typename Op, typename T, typename U, int C>
+[[kernel, max_total_threads_per_threadgroup(column_threads)]] void softmax_columns(
+    SOFTMAX_ARGUMENTS,
+    uint group [[threadgroup_position_in_grid]],
+    uint thread_in_group [[thread_position_in_threadgroup]]) {
+  threadgroup typename Op::State shared[column_threads];
+  const uint length = uint(p.length);
+  const uint depth = uint(p.row_threads);
+  const uint width = column_threads / depth;
+  const uint x = thread_in_group % width;
+  const uint y = thread_in_group / width;
+  const uint column = (group * width + x) * C;
+  const bool exists = column < uint(p.rows);
+  const Bases at = locate(exists ? column : uint(p.rows) - C, p, dims);
+
+  typename Op::State s[C];
+  SOFTMAX_UNROLL
+  for (int c = 0; c < C; ++c) {
+    s[c] = Op::empty();
+  }
+  for (uint first = y; first < length; first += column_batch * depth) {
+    float v[column_batch][C];
+    float w[column_batch][C];
+    SOFTMAX_UNROLL
+    for (int i = 0; i < column_batch; ++i) {
+      const long e = min(first + i * depth, length - 1);
+      load<T, C>(a + (at.a + e * p.a_stride), v[i]);
+      if (Op::inputs == 2) {
+        load<T, C>(b + (at.b + e * p.b_stride), w[i]);
+      }
+    }
+    SOFTMAX_UNROLL
+    for (int c = 0; c < C; ++c) {
+      float v_column[column_batch];
+      float w_column[column_batch];
+      SOFTMAX_UNROLL
+      for (int i = 0; i < column_batch; ++i) {
+        const bool inside = first + i * depth < length;
+        v_column[i] = inside ? v[i][c] : Op::fill;
+        w_column[i] = inside && Op::inputs == 2 ? w[i][c] : Op::fill;
+      }
+      s[c] = Op::template absorb<column_batch>(s[c], v_column, w_column);
+    }
+  }
+
+  typename Op::Final f[C];
+  SOFTMAX_UNROLL
+  for (int c = 0; c < C; ++c) {
+    typename Op::State total = s[c];
+    if (depth > 1) {
+      shared[thread_in_group] = total;
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      total = shared[x];
+      for (uint i = 1; i < depth; ++i) {
+        total = Op::merge(total, shared[i * width + x]);
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+    f[c] = Op::finish(total);
+  }
+  if (!exists) {
+    return;
+  }
+
+  for (uint first = y; first < length; first += column_batch * depth) {
+    float v[column_batch][C];
+    float w[column_batch][C];
+    SOFTMAX_UNROLL
+    for (int i = 0; i < column_batch; ++i) {
+      const long e = min(first + i * depth, length - 1);
+      load<T, C>(a + (at.a + e * p.a_stride), v[i]);
+      if (Op::inputs == 2) {
+        load<T, C>(b + (at.b + e * p.b_stride), w[i]);
+      }
+    }
+    SOFTMAX_UNROLL
+    for (int i = 0; i < column_batch; ++i) {
+      SOFTMAX_UNROLL
+      for (int c = 0; c < C; ++c) {
+        v[i][c] = Op::value(v[i][c], Op::inputs == 2 ? w[i][c] : 0.0f, f[c]);
+      }
+      if (first + i * depth < length) {
+        store<U, C>(out + (at.out + long(first + i * depth) * p.out_stride), v[i]);
+      }
+    }
+  }
+}
+
+// ---- instantiations ----------------------------------------------------------------------------------------------
+// Op_form_types_n: n is K, vectors that a thread holds of a row, or C, the columns of a thread.
+
+#define INSTANTIATE(form, name, types, n, ...) \
+  template [[host_name(name "_" #form "_" types "_" #n)]] [[kernel]] decltype(softmax_##form<__VA_ARGS__, n>) softmax_##form<__VA_ARGS__, n>;
+
+#define INSTANTIATE_FORWARD(name, Op, types, T, U, wide) \
+  INSTANTIATE(rows, name, types, 1, Op, T, U)               \
+  INSTANTIATE(rows, name, types, 2, Op, T, U)               \
+  INSTANTIATE(rows, name, types, 4, Op, T, U)               \
+  INSTANTIATE(looped, name, types, 2, Op, T, U)             \
+  INSTANTIATE(apply, name, types, 2, Op, T, U)              \
+  INSTANTIATE(columns, name, types, 1, Op, T, U)            \
+  INSTANTIATE(columns, name, types, wide, Op, T, U)
+
+// The state of a forward softmax is that of its logarithm.
+#define INSTANTIATE_BOTH_FORWARD(types, T, U, wide)                                   \
+  INSTANTIATE(partial, "softmax", types, 2, Forward<false>, T, U)                        \
+  INSTANTIATE_FORWARD("softmax", Forward<false>, types, T, U, wide)                   \
+  INSTANTIATE_FORWARD("log_softmax", Forward<true>, types, T, U, wide)
+
+#define INSTANTIATE_BACKWARD(name, Op, types, T, U, wide) \
+  INSTANTIATE(rows, name, types, 1, Op, T, U)                \
+  INSTANTIATE(rows, name, types, 2, Op, T, U)                \
+  INSTANTIATE(looped, name, types, 1, Op, T, U)              \
+  INSTANTIATE(partial, name, types, 1, Op, T, U)             \
+  INSTANTIATE(apply, name, types, 1, Op, T, U)               \
+  INSTANTIATE(columns, name, types, 1, Op, T, U)             \
+  INSTANTIATE(columns, name, types, wide, Op, T, U)
+
+#define INSTANTIATE_BOTH_BACKWARD(types, T, U, wide)                                  \
+  INSTANTIATE_BACKWARD("softmax_backward", Backward<false>, types, T, U, wide)        \
+  INSTANTIATE_BACKWARD("log_softmax_backward", Backward<true>, types, T, U, wide)
+
+INSTANTIATE_BOTH_FORWARD("float_float", float, float, 4)
+INSTANTIATE_BOTH_FORWARD("half_half", half, half, 8)
+INSTANTIATE_BOTH_FORWARD("bfloat_bfloat", bfloat, bfloat, 8)
+INSTANTIATE_BOTH_FORWARD("half_float", half, float, 8)
+INSTANTIATE_BOTH_FORWARD("bfloat_float", bfloat, float, 8)
+INSTANTIATE_BOTH_BACKWARD("float_float", float, float, 4)
+INSTANTIATE_BOTH_BACKWARD("half_half", half, half, 8)
+INSTANTIATE_BOTH_BACKWARD("bfloat_bfloat", bfloat, bfloat, 8)
+INSTANTIATE_BOTH_BACKWARD("float_half", float, half, 8)
+INSTANTIATE_BOTH_BACKWARD("float_bfloat", float, bfloat, 8)
