@@ -3,7 +3,7 @@ import logging
 import os
 import re
 
-from . import calls, report
+from . import report
 
 EVENT = "metal_kernels.memory"
 PREFIX = "metal_memory/report"
@@ -12,9 +12,9 @@ TRIES = 1000
 log = logging.getLogger("metal_kernels")
 
 
-def deliver(session, interval):
+def deliver(session):
     """Send the session's final report. What fails is logged; nothing is raised."""
-    data = report.collect(session, interval, calls)
+    data = report.collect(session)
     nodes = [node_id for node_id, node in session.prompt.prompt.items()
              if node.get("class_type") == "MetalMemoryReport"]
     files = []

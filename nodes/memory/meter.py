@@ -42,7 +42,7 @@ class Meter(execution.Listener):
     def prompt_started(self, prompt):
         with self._lock:
             outer = self._sessions[-1] if self._sessions else None
-            session = Session(prompt, self._now, self._make_source(), self._calls, outer)
+            session = Session(prompt, self._now, self._make_source(), self._calls, outer, self.interval)
             session.files = {wanted for node in prompt.prompt.values() if is_report(node)
                              for wanted in deliver.files_wanted(**node.get("inputs", {}))}
             self._sessions.append(session)
@@ -51,6 +51,9 @@ class Meter(execution.Listener):
 
     def node_progress(self, node_id, value, maximum):
         self._tell("sample", "boundaries")
+
+    def node_started(self, node_id):
+        self._tell("find_cached")  # while they are: memory pressure may drop them later
 
     def node_cached(self, node_id):
         if not self._is_report(node_id):
@@ -78,7 +81,7 @@ class Meter(execution.Listener):
                 thread = None if self._sessions else self._end()
         if thread is not None:
             thread.join()
-        self._deliver(session, self.interval)
+        self._deliver(session)
 
     def session(self):
         """(the session of the prompt that runs, a lock to hold while it is read); (None, lock) without one."""

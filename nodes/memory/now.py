@@ -1,5 +1,5 @@
 """The report at the moment at which a node asks for it."""
-from . import calls, deliver, report
+from . import deliver, report
 from .meter import meter
 
 
@@ -17,4 +17,4 @@ def report_now(save_json=False, filename_prefix=deliver.PREFIX):
     with lock:
         session.sample("boundaries")
         session.files.update(deliver.files_wanted(save_json, filename_prefix))
-        return report.collect(session, meter.interval, calls)
+        return report.collect(session)

@@ -23,15 +23,12 @@ def nothing(reason):
     return {"schema": SCHEMA, "available": False, "reason": reason}
 
 
-def collect(session, interval, calls):
-    """The data, JSON-serialisable; bytes and seconds throughout, null for a number that can't be had here.
-
-    calls: as the module `calls`: leaking() and state(kernel).
-    """
+def collect(session):
+    """The data, JSON-serialisable; bytes and seconds throughout, null for a number that can't be had here."""
     name_of = session.prompt.name
     outcome = session.outcome
     failed = outcome is not None and outcome.kind != "success"
-    growing = advice.growth(session, name_of, calls.leaking(), calls.state)
+    growing = advice.growth(session, name_of, session.calls.leaking(), session.calls.state)
     data = {
         "schema": SCHEMA,
         "available": True,
@@ -42,7 +39,7 @@ def collect(session, interval, calls):
                     "message": outcome.message} if failed else None,
         "environment": environment(),
         "seconds": session.seconds,
-        "interval_seconds": interval,
+        "interval_seconds": session.interval,
         "readings": dict(session.readings),
         "recommended_maximum": session.recommended,
         "footprint_kind": session.source.footprint_kind,

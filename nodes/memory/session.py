@@ -56,13 +56,14 @@ class Session:
 
     now     a clock, in seconds.
     source  as `source.MpsSource`.
-    calls   as the module `calls`: snapshot() and since(snapshot).
+    calls   as the module `calls`.
     outer   the session of the prompt whose node runs this one.
     """
 
-    def __init__(self, prompt, now, source, calls, outer=None):
-        self.prompt, self.source, self.outer = prompt, source, outer
-        self._now, self._calls_api = now, calls
+    def __init__(self, prompt, now, source, calls, outer=None, interval=None):
+        self.prompt, self.source, self.calls, self.outer = prompt, source, calls, outer
+        self.interval = interval  # seconds between two readings of the thread
+        self._now = now
         self._start = now()
         self.nodes = {}
         self.running = []
@@ -74,6 +75,7 @@ class Session:
         self.outcome = None
         self.trouble = None
         self.ended_at = None
+        self._looked = False
         self.files = set()  # prefixes of the files that are to be written at the end
         if outer is not None:
             outer.sample("boundaries")
@@ -98,6 +100,14 @@ class Session:
         if driver != self.last.driver or any(current > each["current"].value for each in peaks):
             self._see(self.source.read(with_footprint=False), "patched calls")
 
+    def find_cached(self):
+        """Before the first node runs: ComfyUI passes over cached nodes without a word."""
+        if not self._looked:
+            self._looked = True
+            for node_id in self.prompt.prompt:
+                if self.prompt.cached_outputs(node_id) is not None:
+                    self.node_cached(node_id)
+
     def node_cached(self, node_id):
         self.nodes.setdefault(node_id, Node(node_id)).status = "cached"
 
@@ -113,7 +123,7 @@ class Session:
             if other is not node:
                 node.overlapped.add(other.node_id)
                 other.overlapped.add(node_id)
-        self.running.append(Call(node, reading, self._calls_api.snapshot(), at))
+        self.running.append(Call(node, reading, self.calls.snapshot(), at))
         self._charge(reading, at, (node,))
 
     def call_ended(self, node_id):
@@ -196,7 +206,7 @@ class Session:
         node.seconds += at - call.at
         next(span for span in node.spans if span[0] == call.at)[1] = at
         _add(node.growth, call.reading, reading)
-        for kernel, counts in self._calls_api.since(call.kernels).items():
+        for kernel, counts in self.calls.since(call.kernels).items():
             total = node.kernels.setdefault(kernel, [0, 0])
             node.kernels[kernel] = [a + b for a, b in zip(total, counts, strict=True)]
 

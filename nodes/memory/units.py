@@ -20,7 +20,9 @@ def size(count, sign=False):
 
 
 def duration(seconds):
-    """"0.42 s", "12.3 s", "3 min 20 s"."""
+    """"4 ms", "0.42 s", "12.3 s", "3 min 20 s"."""
     if seconds >= 120:
         return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    if seconds < 0.1:
+        return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"

@@ -1,4 +1,5 @@
-"""A node that keeps Metal memory outside torch's pool by an op that no kernel of the pack takes over; what records."""
+"""Nodes that make Metal memory outside torch's pool grow, with and without the pack's knowledge; what records now."""
+import itertools
 import threading
 
 import torch
@@ -9,26 +10,52 @@ from server import PromptServer
 
 from .routes import pack, submodule
 
+_heights = itertools.count(256)
 
-class TestOutside(io.ComfyNode):
-    """Calls stock's pad behind the pack's back: `shapes` shapes, each of which keeps memory."""
+
+def fresh():
+    """A tensor of a shape that was not padded before: stock keeps memory for each."""
+    return torch.zeros(1, 1, 2, next(_heights), 260, device=get_torch_device())
+
+
+class TestShapes(io.ComfyNode):
+    """Pads fresh shapes, in every prompt; then fails if it is told to."""
 
     @classmethod
     def define_schema(cls):
-        return io.Schema(node_id="TestOutside", category="test", inputs=[io.Int.Input("shapes", default=4)],
-                         outputs=[io.AnyType.Output("shapes")], not_idempotent=True)
+        return io.Schema(node_id="TestShapes", category="test", not_idempotent=True,
+                         inputs=[io.AnyType.Input("value", optional=True), io.Int.Input("shapes", default=4),
+                                 io.Boolean.Input("fail", default=False, optional=True)],
+                         outputs=[io.AnyType.Output("value")], is_output_node=True)
 
     @classmethod
     def fingerprint_inputs(cls, **_):
         return float("nan")
 
     @classmethod
-    def execute(cls, shapes):
+    def execute(cls, shapes, value=None, fail=False):
+        for _ in range(shapes):
+            torch.nn.functional.pad(fresh(), (0, 0, 0, 0, 1, 0))
+        if fail:
+            raise RuntimeError("this node always fails")
+        return io.NodeOutput(value)
+
+
+class TestOutside(TestShapes):
+    """The same by stock's kernel, called behind the pack's back: as if another op kept memory."""
+
+    @classmethod
+    def define_schema(cls):
+        schema = super().define_schema()
+        schema.node_id = "TestOutside"
+        return schema
+
+    @classmethod
+    def execute(cls, shapes, value=None, fail=False):
         stock = pack().metal_kernels._installation.patcher.overrides["constant_pad_nd"].stock
-        keys = torch._C.DispatchKeySet(torch._C.DispatchKey.MPS)
-        for number in range(shapes):
-            stock(keys, torch.zeros(1, 1, 2 + number, 256, 260).to(get_torch_device()), [0, 0, 0, 0, 1, 0])
-        return io.NodeOutput(shapes)
+        for _ in range(shapes):
+            stock(torch._C.DispatchKeySet(torch._C.DispatchKey.MPS), fresh(), [0, 0, 0, 0, 1, 0])
+        return io.NodeOutput(value)
 
 
 def recording():
@@ -44,4 +71,4 @@ def add_routes():
         return web.json_response(recording())
 
 
-NODES = [TestOutside]
+NODES = [TestShapes, TestOutside]

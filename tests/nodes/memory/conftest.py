@@ -16,8 +16,8 @@ def memory():
     """nodes.memory's modules by name."""
     name = f"{load().__name__}.nodes.memory"
     return SimpleNamespace(**{part: importlib.import_module(f"{name}.{part}") for part in (
-        "advice", "calls", "chart", "deliver", "footprint", "meter", "now", "report", "series", "session", "source",
-        "units")})
+        "advice", "calls", "canvas", "chart", "deliver", "footprint", "meter", "now", "report", "series", "session",
+        "source", "units")})
 
 
 @pytest.fixture
@@ -34,14 +34,14 @@ def world(memory, toys, monkeypatch):
     hooks = load().nodes.execution
     delivered = []
     meter = memory.meter.Meter(toys.make_source, lambda: toys.obstacle, toys, interval=toys.interval,
-                               deliver=lambda session, interval: delivered.append(session))
+                               deliver=delivered.append)
     monkeypatch.setattr(memory.now, "meter", meter)
     monkeypatch.setattr(hooks, "_listeners", [meter])
     monkeypatch.setattr(hooks, "_complained", set())
     hooks.uninstall()
     with standin() as comfyui:
         hooks.install()
-        yield SimpleNamespace(hooks=hooks, comfyui=comfyui, meter=meter, delivered=delivered, **vars(memory), toys=toys)
+        yield SimpleNamespace(hooks=hooks, comfyui=comfyui, meter=meter, delivered=delivered, now=memory.now, toys=toys)
         hooks.uninstall()
     assert toys.watcher is None, "patched calls are still watched"
     assert meter.session()[0] is None and meter._thread is None

@@ -81,7 +81,7 @@ class Toys:
     # Sessions.
 
     def session(self, outer=None, **class_types):
-        return self.memory.session.Session(Prompt(class_types), lambda: self.time, self, self, outer)
+        return self.memory.session.Session(Prompt(class_types), lambda: self.time, self, self, outer, 0.01)
 
     def run(self, session, node_id, seconds=1.0, **numbers):
         """One call of a node that ends with these numbers."""
@@ -95,7 +95,7 @@ class Toys:
         """report.collect's data; ended with `outcome` ("success") if that is given."""
         if outcome is not None:
             session.end(outcome if not isinstance(outcome, str) else ended(outcome))
-        return self.memory.report.collect(session, 0.01, self)
+        return self.memory.report.collect(session)
 
 
 def ended(kind, node_id=None, message=""):
@@ -111,10 +111,13 @@ class Prompt:
         self.prompt = {node_id: {"class_type": name, "inputs": {}} for node_id, name in class_types.items()}
         self.extra_data = {"client_id": "browser"}
         self.dynprompt = SimpleNamespace(get_real_node_id=lambda node_id: made_by.get(node_id, node_id))
-        self.made_by = made_by
+        self.made_by, self.cached = made_by, {}
 
     def node(self, node_id):
         return self.prompt.get(node_id, {})
+
+    def cached_outputs(self, node_id):
+        return self.cached.get(node_id)
 
     def name(self, node_id):
         return f"{self.node(node_id).get('class_type', 'node')} (#{node_id})"

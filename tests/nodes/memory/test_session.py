@@ -93,6 +93,17 @@ def test_cached_nodes(toys):
     assert session.nodes["a"].status == "cached" and session.nodes["b"].status == "ran"
 
 
+def test_cached_nodes_that_ComfyUI_passes_over(toys):
+    session = toys.session(a="A", b="B", c="C")
+    session.prompt.cached = {"a": [[1]], "c": [[1]]}
+    session.find_cached()
+    session.prompt.cached = {"a": [[1]], "b": [[1]]}
+    session.find_cached()
+    toys.run(session, "b")
+    toys.run(session, "c")
+    assert {node_id: node.status for node_id, node in session.nodes.items()} == {"a": "cached", "c": "ran", "b": "ran"}
+
+
 def test_kernels_of_each_node(toys):
     session = toys.session(a="A", b="B")
     session.call_started("a")
