@@ -1,0 +1,802 @@
+// FP8 in storage, float in arithmetic.
+//
+// Formats by number, as formats.py has them: 0 e4m3fn, 1 e5m2, 2 e4m3fnuz, 3 e5m2fnuz, 4 e8m0fnu. Casts work on bits, not on
+// values: Apple's GPUs flush float32 subnormals, and NaN must come out as the CPU's.
+//
+//   fp8_decode, fp8_encode    flat casts, with a scale of the tensor or of the row if wanted
+//   fp8_recode                from one FP8 format to another
+//   fp8_amax                  largest magnitude, and the scale that follows from it, without the host
+//   fp8_stochastic            rounding up or down by a given random byte
+//   fp8_quantize_mx, fp8_dequantize_mx, fp8_dequantize_nv   blocks with scales in the tiled layout of NVIDIA's libraries
+//   fp8_gemv                  x [M, K] times an FP8 weight [N, K], M <= 16: one byte read for each weight
+//
+// Scalars arrive as a list of int64s: see the struct before each kernel.
+
+#include <metal_stdlib>
+using namespace metal;
+
+// Arrays indexed by these loops then live in registers.
+#define FP8_UNROLL _Pragma("clang loop unroll(full)")
+
+constant constexpr int e4m3fn = 0;
+constant constexpr int e5m2 = 1;
+constant constexpr int e4m3fnuz = 2;
+constant constexpr int e5m2fnuz = 3;
+
+// ---- one value ----------------------------------------------------------------------------------------------------
+
+// The bits of the float32 that the CPU makes of byte b.
+inline uint decode_bits(uint b, int format) {
+  if (format > e5m2fnuz) {  // e8m0fnu: a power of two
+    return b == 0 ? 0x00400000u : b == 0xffu ? 0x7f800001u : b << 23;
+  }
+  const uint sign = (b & 0x80u) << 24;
+  const uint m = b & 0x7fu;
+  if (format == e4m3fn) {
+    const uint magnitude = m < 8 ? as_type<uint>(float(m) * 0x1p-9f) : (m << 20) + (120u << 23);
+    return sign | (m == 0x7fu ? 0x7ff00000u : magnitude);
+  }
+  if (format == e5m2) {
+    const uint magnitude = m < 4 ? as_type<uint>(float(m) * 0x1p-16f) : (m << 21) + (112u << 23);
+    return sign | (m >= 0x7cu ? 0x7f800000u | (m > 0x7cu ? 0x00400000u | ((m & 3u) << 21) : 0u) : magnitude);
+  }
+  if (b == 0x80u) {  // the only NaN of the fnuz formats, which have no negative zero
+    return 0x7f800001u;
+  }
+  if (format == e4m3fnuz) {
+    return sign | (m < 8 ? as_type<uint>(float(m) * 0x1p-10f) : (m << 20) + (119u << 23));
+  }
+  return sign | (m < 4 ? as_type<uint>(float(m) * 0x1p-17f) : (m << 21) + (111u << 23));
+}
+
+// Round to nearest even; a format's constants in float32: first value out of range, smallest normal, and the number whose
+// last place is the format's smallest subnormal, so that adding it rounds.
+struct Rounding {
+  uint limit;
+  uint normal;
+  uint denormal;
+  int bias;
+  int shift;
+};
+
+inline uint round_magnitude(uint f, Rounding r) {
+  if (f < r.normal) {
+    return as_type<uint>(as_type<float>(f) + as_type<float>(r.denormal)) - r.denormal;
+  }
+  const uint odd = (f >> r.shift) & 1u;
+  return (f + (uint(r.bias - 127) << 23) + ((1u << (r.shift - 1)) - 1u) + odd) >> r.shift;
+}
+
+// The byte that the CPU makes of a float32's bits. saturate: e4m3fn beyond its range is 448, not NaN (torch's releases differ).
+inline uint encode_bits(uint f, int format, bool saturate) {
+  const uint sign = (f >> 24) & 0x80u;
+  const uint magnitude = f & 0x7fffffffu;
+  const bool nan = magnitude > 0x7f800000u;
+  if (format == e4m3fn) {
+    const Rounding r = {1087u << 20, 121u << 23, 141u << 23, 7, 20};
+    const uint beyond = saturate && !nan ? 0x7eu : 0x7fu;
+    const uint rounded = magnitude >= r.limit ? 0x7fu : round_magnitude(magnitude, r) & 0xffu;
+    return sign | (rounded == 0x7fu ? beyond : rounded);
+  }
+  if (format == e5m2) {
+    const Rounding r = {143u << 23, 113u << 23, 134u << 23, 15, 21};
+    return sign | (magnitude >= r.limit ? (nan ? 0x7fu : 0x7cu) : round_magnitude(magnitude, r) & 0xffu);
+  }
+  if (format > e5m2fnuz) {  // the nearest power of two, whatever the sign; subnormals round half down
+    const uint exponent = magnitude >> 23;
+    const uint fraction = magnitude & 0x7fffffu;
+    const bool up = exponent > 0 ? fraction >= 0x400000u : fraction > 0x400000u;
+    return exponent == 0xffu ? 0xffu : exponent + uint(up);
+  }
+  const Rounding r4 = {135u << 23, 120u << 23, 140u << 23, 8, 20};
+  const Rounding r5 = {143u << 23, 112u << 23, 133u << 23, 16, 21};
+  const Rounding r = format == e4m3fnuz ? r4 : r5;
+  if (magnitude >= r.limit) {
+    return 0x80u;
+  }
+  const uint rounded = round_magnitude(magnitude, r) & 0xffu;
+  return rounded == 0 ? 0u : sign | rounded;
+}
+
+// A wide type as its bits: in and out of float32 as the CPU converts, NaN's sign and payload too.
+template <typename T>
+struct Wide {};
+
+template <>
+struct Wide<float> {
+  typedef uint bits_t;
+  static uint to_float(uint v) { return v; }
+  static uint from_float(uint f) { return f; }
+};
+
+template <>
+struct Wide<half> {
+  typedef ushort bits_t;
+  static uint to_float(ushort v) {
+    const uint sign = uint(v & 0x8000) << 16;
+    const uint m = v & 0x7fffu;
+    return sign | (m > 0x7c00u ? 0x7fc00000u | (m & 0x3ffu) << 13 : as_type<uint>(float(as_type<half>(ushort(m)))));
+  }
+  static ushort from_float(uint f) {
+    const uint m = f & 0x7fffffffu;
+    const uint sign = (f >> 16) & 0x8000u;
+    return ushort(sign | (m > 0x7f800000u ? 0x7e00u | (m & 0x7fffffu) >> 13 : uint(as_type<ushort>(half(as_type<float>(m))))));
+  }
+};
+
+template <>
+struct Wide<bfloat> {
+  typedef ushort bits_t;
+  static uint to_float(ushort v) { return uint(v) << 16; }
+  static ushort from_float(uint f) {
+    if ((f & 0x7fffffffu) > 0x7f800000u) {
+      return 0x7fc0;
+    }
+    return ushort((f + 0x7fffu + ((f >> 16) & 1u)) >> 16);
+  }
+};
+
+inline uint byte_of(uint4 v, int i) { return (v[i >> 2] >> (8 * (i & 3))) & 0xffu; }
+
+// ---- flat casts ---------------------------------------------------------------------------------------------------
+
+// A matrix of `rows` x `cols` adjacent elements; without row scales, one row. Threads: (columns / width, rows), the columns
+// in several lines of `line` threads where a uint cannot number them.
+struct CastLaunch {
+  long cols;
+  long line;        // threads of a line
+  long lines;       // of one row
+  long format;
+  long scaling;     // 0 none, 1 of the tensor, 2 of the row
+  long saturate;
+  long target;      // fp8_recode: the format written
+};
+
+template <int width>
+inline bool locate(constant CastLaunch& p, uint2 position, thread long& first, thread long& row) {
+  row = p.lines == 1 ? long(position.y) : long(position.y) / p.lines;
+  const long column = ((long(position.y) - row * p.lines) * p.line + long(position.x)) * width;
+  first = row * p.cols + column;
+  return column < p.cols;
+}
+
+inline float scale_for(constant CastLaunch& p, device const float* scales, long row) {
+  return p.scaling == 0 ? 1.0f : scales[p.scaling == 1 ? 0 : row];
+}
+
+template <typename T>
+inline typename Wide<T>::bits_t decode_one(uint b, constant CastLaunch& p, float scale) {
+  const uint f = decode_bits(b, int(p.format));
+  return Wide<T>::from_float(p.scaling == 0 ? f : as_type<uint>(as_type<float>(f) * scale));
+}
+
+template <typename T>
+[[kernel]] void fp8_decode_16(
+    device const uint4* in [[buffer(0)]],
+    device uint4* out [[buffer(1)]],
+    device const float* scales [[buffer(2)]],
+    constant CastLaunch& p [[buffer(3)]],
+    uint2 position [[thread_position_in_grid]]) {
+  typedef typename Wide<T>::bits_t bits_t;
+  constexpr int lanes = 16 / sizeof(bits_t);
+  long first, row;
+  if (!locate<16>(p, position, first, row)) {
+    return;
+  }
+  const uint4 v = in[first / 16];
+  const float scale = scale_for(p, scales, row);
+  FP8_UNROLL
+  for (int j = 0; j < 16 / lanes; ++j) {
+    uint4 w = uint4(0);
+    FP8_UNROLL
+    for (int i = 0; i < lanes; ++i) {
+      const uint value = decode_one<T>(byte_of(v, j * lanes + i), p, scale);
+      w[i * 4 / lanes] |= sizeof(bits_t) == 4 ? value : value << (16 * (i & 1));
+    }
+    out[first / lanes + j] = w;
+  }
+}
+
+template <typename T>
+[[kernel]] void fp8_decode_1(
+    device const uchar* in [[buffer(0)]],
+    device typename Wide<T>::bits_t* out [[buffer(1)]],
+    device const float* scales [[buffer(2)]],
+    constant CastLaunch& p [[buffer(3)]],
+    uint2 position [[thread_position_in_grid]]) {
+  long first, row;
+  if (locate<1>(p, position, first, row)) {
+    out[first] = decode_one<T>(in[first], p, scale_for(p, scales, row));
+  }
+}
+
+// With a scale: times its reciprocal in T, the product in T, both within the format's range, as comfy-kitchen's eager
+// quantize_per_tensor_fp8 does.
+template <typename T>
+inline uint encode_one(typename Wide<T>::bits_t v, constant CastLaunch& p, float reciprocal) {
+  uint f = Wide<T>::to_float(v);
+  if (p.scaling != 0) {
+    const float product = as_type<float>(Wide<T>::to_float(Wide<T>::from_float(as_type<uint>(as_type<float>(f) * reciprocal))));
+    const float most = p.format == e5m2 ? 57344.0f : 448.0f;
+    f = as_type<uint>(isnan(product) ? product : clamp(product, -most, most));
+  }
+  return encode_bits(f, int(p.format), p.saturate != 0);
+}
+
+template <typename T>
+inline float reciprocal_for(constant CastLaunch& p, device const float* scales, long row) {
+  return as_type<float>(Wide<T>::to_float(Wide<T>::from_float(as_type<uint>(1.0f / scale_for(p, scales, row)))));
+}
+
+template <typename T>
+[[kernel]] void fp8_encode_16(
+    device const uint4* in [[buffer(0)]],
+    device uint4* out [[buffer(1)]],
+    device const float* scales [[buffer(2)]],
+    constant CastLaunch& p [[buffer(3)]],
+    uint2 position [[thread_position_in_grid]]) {
+  typedef typename Wide<T>::bits_t bits_t;
+  constexpr int lanes = 16 / sizeof(bits_t);
+  long first, row;
+  if (!locate<16>(p, position, first, row)) {
+    return;
+  }
+  uint4 v[16 / lanes];
+  FP8_UNROLL
+  for (int j = 0; j < 16 / lanes; ++j) {
+    v[j] = in[first / lanes + j];
+  }
+  const float reciprocal = reciprocal_for<T>(p, scales, row);
+  uint4 w = uint4(0);
+  FP8_UNROLL
+  for (int i = 0; i < 16; ++i) {
+    const uint word = v[i / lanes][(i % lanes) * 4 / lanes];
+    const bits_t value = bits_t(sizeof(bits_t) == 4 ? word : word >> (16 * (i & 1)));
+    w[i >> 2] |= encode_one<T>(value, p, reciprocal) << (8 * (i & 3));
+  }
+  out[first / 16] = w;
+}
+
+template <typename T>
+[[kernel]] void fp8_encode_1(
+    device const typename Wide<T>::bits_t* in [[buffer(0)]],
+    device uchar* out [[buffer(1)]],
+    device const float* scales [[buffer(2)]],
+    constant CastLaunch& p [[buffer(3)]],
+    uint2 position [[thread_position_in_grid]]) {
+  long first, row;
+  if (locate<1>(p, position, first, row)) {
+    out[first] = uchar(encode_one<T>(in[first], p, reciprocal_for<T>(p, scales, row)));
+  }
+}
+
+[[kernel]] void fp8_recode(
+    device const uchar* in [[buffer(0)]],
+    device uchar* out [[buffer(1)]],
+    constant CastLaunch& p [[buffer(2)]],
+    uint2 position [[thread_position_in_grid]]) {
+  long first, row;
+  if (locate<1>(p, position, first, row)) {
+    out[first] = uchar(encode_bits(decode_bits(in[first], int(p.format)), int(p.target), p.saturate != 0));
+  }
+}
+
+// ---- the largest magnitude ----------------------------------------------------------------------------------------
+
+struct AmaxLaunch {
+  long cols;
+  long stripes;  // threadgroups of a row: out[row * stripes + stripe]
+  long final;    // write the scale that makes the largest magnitude `most`, not the magnitude
+};
+
+constant constexpr uint amax_threads = 256;
+
+// Magnitudes order as their bits do, and NaN, as in torch.amax, is the largest of all.
+template <typename T>
+[[kernel]] void fp8_amax(
+    device const typename Wide<T>::bits_t* in [[buffer(0)]],
+    device float* out [[buffer(1)]],
+    constant AmaxLaunch& p [[buffer(2)]],
+    constant float& most [[buffer(3)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint thread_in_group [[thread_position_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+  threadgroup uint largest_of[amax_threads / 32];
+  const long row = long(group) / p.stripes;
+  const long stripe = long(group) - row * p.stripes;
+  uint largest = 0;
+  for (long c = stripe * amax_threads + thread_in_group; c < p.cols; c += p.stripes * amax_threads) {
+    largest = max(largest, Wide<T>::to_float(in[row * p.cols + c]) & 0x7fffffffu);
+  }
+  largest = simd_max(largest);
+  if (lane == 0) {
+    largest_of[simdgroup] = largest;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (thread_in_group == 0) {
+    FP8_UNROLL
+    for (uint i = 1; i < amax_threads / 32; ++i) {
+      largest = max(largest, largest_of[i]);
+    }
+    const float amax = as_type<float>(largest);
+    // All zeros: any scale will do, and 0 would make them NaN.
+    out[group] = p.final == 0 ? amax : largest == 0 ? 1.0f : amax / most;
+  }
+}
+
+// ---- stochastic rounding ------------------------------------------------------------------------------------------
+
+inline float in_half(float v) { return float(half(v)); }
+
+// comfy-kitchen's eager stochastic_rounding_fp8, whose steps are half-precision torch ops: the same roundings in the same
+// places, one quirk included. Its exponent is floor(half(log2(x))), and half(log2(x)) already is the next integer for x
+// just below a power of two: from fraction `first_up` on.
+inline int exponent_of(uint m) {
+  const int e = int(m >> 10);
+  int exponent = e - 15;
+  uint fraction = m & 0x3ffu;
+  if (e == 0) {
+    const int shift = int(clz(m)) - 21;
+    exponent = -14 - shift;
+    fraction = (m << shift) & 0x3ffu;
+  }
+  // log2(x) lies just below n: x goes up when n - log2(x) is at most half of what separates halves there.
+  const int n = exponent + 1;
+  const int binade = n > 0 ? n - 1 : -n;
+  const uint first_up = binade >= 16 ? 1013 : binade >= 8 ? 1019 : binade >= 4 ? 1022 : binade >= 2 ? 1023 : 1024;
+  return fraction >= first_up ? n : exponent;
+}
+
+struct StochasticLaunch {
+  long count;
+  long line;
+  long format;
+  long saturate;
+};
+
+template <typename T>
+[[kernel]] void fp8_stochastic(
+    device const typename Wide<T>::bits_t* in [[buffer(0)]],
+    device const uchar* random [[buffer(1)]],
+    device uchar* out [[buffer(2)]],
+    constant StochasticLaunch& p [[buffer(3)]],
+    uint2 position [[thread_position_in_grid]]) {
+  const long i = long(position.y) * p.line + long(position.x);
+  if (i >= p.count) {
+    return;
+  }
+  const uint h = Wide<half>::from_float(Wide<T>::to_float(in[i]));
+  const uint m = h & 0x7fffu;
+  if (m == 0 || m > 0x7c00u) {
+    out[i] = m == 0 ? uchar(0) : uchar(0x7f);
+    return;
+  }
+  const int bits = p.format == e5m2 ? 2 : 3;
+  const int bias = p.format == e5m2 ? 15 : 7;
+  const int top = p.format == e5m2 ? 31 : 15;
+  const float x = float(as_type<half>(ushort(m)));
+  const int exponent = m == 0x7c00u ? top : clamp(exponent_of(m) + bias, 0, top);
+  const float steps = float(1 << bits);
+  const float unit = in_half(exp2(float(exponent == 0 ? 1 - bias - bits : exponent - bias)));
+  float scaled = exponent == 0 ? in_half(x / unit) : in_half(in_half(in_half(x / unit) - 1.0f) * steps);
+  scaled = in_half(scaled + float(random[i]) * (1.0f / 256.0f));
+  const float mantissa = in_half(floor(scaled) / steps);
+  float value = exponent == 0 ? in_half(in_half(exp2(float(1 - bias))) * mantissa) : in_half(unit * in_half(1.0f + mantissa));
+  const float most = p.format == e5m2 ? 57344.0f : 448.0f;
+  value = isnan(value) ? value : clamp((h & 0x8000u) != 0 ? -value : value, -most, most);
+  out[i] = uchar(encode_bits(as_type<uint>(value), int(p.format), p.saturate != 0));
+}
+
+// ---- blocks with scales of their own ------------------------------------------------------------------------------
+
+// Scales of blocks lie in tiles of 128 rows x 4 blocks, 512 bytes each: rows 32 apart are neighbours in a tile.
+inline long tiled(long row, long block, long tiles_per_row) {
+  const long tile = (row >> 7) * tiles_per_row + (block >> 2);
+  return tile * 512 + (row & 31) * 16 + ((row >> 5) & 3) * 4 + (block & 3);
+}
+
+// rows x blocks blocks; one thread a block. Grid: (blocks, rows).
+struct BlockLaunch {
+  long blocks;       // of a row
+  long tiles;        // of a row, for the scales
+  long saturate;
+  long hi_first;     // nvfp4: the first of two values is in the high bits
+};
+
+// The OCP's MXFP8: 32 e4m3fn values and a power of two, the least for which all of them fit.
+template <typename T>
+[[kernel]] void fp8_quantize_mx(
+    device const typename Wide<T>::bits_t* in [[buffer(0)]],
+    device uchar* out [[buffer(1)]],
+    device uchar* scales [[buffer(2)]],
+    constant BlockLaunch& p [[buffer(3)]],
+    uint2 position [[thread_position_in_grid]]) {
+  const long row = long(position.y);
+  const long block = long(position.x);
+  const long first = (row * p.blocks + block) * 32;
+  uint largest = 0;
+  uint v[32];
+  FP8_UNROLL
+  for (int i = 0; i < 32; ++i) {
+    v[i] = Wide<T>::to_float(in[first + i]);
+    largest = max(largest, v[i] & 0x7fffffffu);
+  }
+  // Smallest power of two not below amax / 448 = (amax / 256) / 1.75; a float32 below 2^-126 * 448 takes the smallest.
+  uint exponent = 0;
+  if (largest > 0x7f800000u) {
+    exponent = 0;
+  } else if (largest >= (8u << 23)) {
+    exponent = min((largest >> 23) - 8u + uint((largest & 0x7fffffu) > 0x600000u), 254u);
+  }
+  const bool zero = largest == 0;
+  const float scale = zero ? 1.0f : as_type<float>(exponent << 23);
+  FP8_UNROLL
+  for (int i = 0; i < 32; ++i) {
+    const float q = zero ? 0.0f : as_type<float>(v[i]) / scale;
+    const float within = isnan(q) ? q : clamp(q, -448.0f, 448.0f);
+    out[first + i] = uchar(encode_bits(as_type<uint>(within), e4m3fn, p.saturate != 0));
+  }
+  scales[tiled(row, block, p.tiles)] = uchar(zero ? 0u : exponent);
+}
+
+template <typename T>
+[[kernel]] void fp8_dequantize_mx(
+    device const uchar* in [[buffer(0)]],
+    device const uchar* scales [[buffer(1)]],
+    device typename Wide<T>::bits_t* out [[buffer(2)]],
+    constant BlockLaunch& p [[buffer(3)]],
+    constant long& format [[buffer(4)]],
+    uint2 position [[thread_position_in_grid]]) {
+  const long row = long(position.y);
+  const long block = long(position.x);
+  const long first = (row * p.blocks + block) * 32;
+  const float scale = as_type<float>(uint(scales[tiled(row, block, p.tiles)]) << 23);  // 0 is zero here, 255 infinity
+  for (int i = 0; i < 32; ++i) {
+    const float value = as_type<float>(decode_bits(in[first + i], int(format))) * scale;
+    out[first + i] = Wide<T>::from_float(as_type<uint>(value));
+  }
+}
+
+// NVFP4: 16 e2m1 values, two a byte, an e4m3fn scale for each block and a float32 one for all. Each step is rounded to T, as
+// comfy-kitchen's eager dequantize_nvfp4 has it.
+template <typename T>
+[[kernel]] void fp8_dequantize_nv(
+    device const uchar* in [[buffer(0)]],
+    device const uchar* scales [[buffer(1)]],
+    device typename Wide<T>::bits_t* out [[buffer(2)]],
+    device const float* tensor_scale [[buffer(3)]],
+    constant BlockLaunch& p [[buffer(4)]],
+    uint2 position [[thread_position_in_grid]]) {
+  const long row = long(position.y);
+  const long block = long(position.x);
+  const long first = (row * p.blocks + block) * 8;
+  const float whole = float(T(tensor_scale[0]));
+  const float scale = float(T(whole * as_type<float>(decode_bits(scales[tiled(row, block, p.tiles)], e4m3fn))));
+  for (int i = 0; i < 16; ++i) {
+    const uint byte = in[first + (i >> 1)];
+    const uint e = ((i & 1) != 0) == (p.hi_first != 0) ? byte & 0xfu : byte >> 4;
+    const uint m = e & 7u;
+    const float magnitude = m < 2 ? float(m) * 0.5f : as_type<float>((m << 22) + (126u << 23));
+    const float value = (e & 8u) != 0 ? -magnitude : magnitude;
+    out[2 * first + i] = Wide<T>::from_float(as_type<uint>(value * scale));
+  }
+}
+
+// ---- x times an FP8 weight ----------------------------------------------------------------------------------------
+
+// y[m, n] = (sum over k of x[m, k] * w[n, k]) * x_scale[m] * scale[n] + bias[n]. A SIMD-group holds `rows_each` rows of the
+// weight; its lanes take chunks of `chunk` adjacent k in turn, so that a SIMD-group reads 512 adjacent bytes at once. The
+// x that meets them is widened once and serves all of its rows. With `split` > 1 that many SIMD-groups share the rows, each a part of
+// the chunks, and threadgroup memory adds them up in order: the same bits under any schedule.
+struct GemvLaunch {
+  long rows;          // N
+  long cols;          // K
+  long row_stride;    // of the weight, in bytes
+  long batch;         // M, at most the template's
+  long split;         // 1, 2, 4 or 8
+  long format;        // e4m3fn or e5m2 in the wide forms, any in fp8_gemv_1
+  long scaling;       // 0 none, 1 of the tensor, 2 of the row
+  long x_scaling;     // the same for x
+  long has_bias;
+  long out_type;      // 0 float, 1 half, 2 bfloat: of the result and of the bias
+};
+
+constant constexpr uint gemv_simdgroups = 8;
+
+inline float load_as(device const uchar* p, long i, long type) {
+  return type == 0   ? reinterpret_cast<device const float*>(p)[i]
+         : type == 1 ? float(reinterpret_cast<device const half*>(p)[i])
+                     : float(reinterpret_cast<device const bfloat*>(p)[i]);
+}
+
+inline void store_as(device uchar* p, long i, long type, float v) {
+  if (type == 0) {
+    reinterpret_cast<device float*>(p)[i] = v;
+  } else if (type == 1) {
+    reinterpret_cast<device half*>(p)[i] = half(v);
+  } else {
+    reinterpret_cast<device bfloat*>(p)[i] = bfloat(v);
+  }
+}
+
+// What a sum over a row becomes in the result.
+inline float finish(
+    float sum, constant GemvLaunch& p, long m, long n, device const float* scales, device const float* x_scales,
+    device const uchar* bias) {
+  if (p.scaling != 0) {
+    sum *= scales[p.scaling == 1 ? 0 : n];
+  }
+  if (p.x_scaling != 0) {
+    sum *= x_scales[p.x_scaling == 1 ? 0 : m];
+  }
+  return p.has_bias != 0 ? sum + load_as(bias, n, p.out_type) : sum;
+}
+
+// Four bytes as halves, bytes 0 and 2 in `even`, 1 and 3 in `odd`. e4m3fn has the bits of a half 256 times smaller, subnormals
+// included; its NaN has those of a finite half, and is found by `nan_marks`.
+struct Four {
+  half2 even;
+  half2 odd;
+};
+
+inline Four unpack(uint w, bool is_e5m2) {
+  Four r;
+  if (is_e5m2) {
+    r.even = as_type<half2>((w << 8) & 0xff00ff00u);
+    r.odd = as_type<half2>(w & 0xff00ff00u);
+  } else {
+    r.even = as_type<half2>(((w << 7) & 0x3f803f80u) | ((w << 8) & 0x80008000u));
+    r.odd = as_type<half2>(((w >> 1) & 0x3f803f80u) | (w & 0x80008000u));
+  }
+  return r;
+}
+
+inline uint nan_marks(uint w) { return (w & 0x7f7f7f7fu) + 0x01010101u; }  // top bit: the byte was 0x7f or 0xff
+
+inline void widen(uint4 v, thread float* x, float) {
+  x[0] = as_type<float>(v.x);
+  x[1] = as_type<float>(v.y);
+  x[2] = as_type<float>(v.z);
+  x[3] = as_type<float>(v.w);
+}
+inline void widen(uint4 v, thread float* x, half) {
+  FP8_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const half2 h = as_type<half2>(v[i]);
+    x[2 * i] = float(h.x);
+    x[2 * i + 1] = float(h.y);
+  }
+}
+inline void widen(uint4 v, thread float* x, bfloat) {
+  FP8_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    x[2 * i] = as_type<float>(v[i] << 16);
+    x[2 * i + 1] = as_type<float>(v[i] & 0xffff0000u);
+  }
+}
+
+// `chunk` adjacent values of x from k on.
+template <typename T, int chunk>
+inline void load_x(device const T* x, long k, thread float* v) {
+  if (chunk == 16) {
+    constexpr int lanes = 16 / sizeof(T);
+    FP8_UNROLL
+    for (int j = 0; j < chunk / lanes; ++j) {
+      widen(*reinterpret_cast<device const uint4*>(x + k + j * lanes), v + j * lanes, T(0));
+    }
+  } else {
+    FP8_UNROLL
+    for (int j = 0; j < chunk; ++j) {
+      v[j] = float(x[k + j]);
+    }
+  }
+}
+
+template <int chunk>
+struct Words {
+  uint w[chunk / 4];
+  void load(device const uchar* from) thread {
+    if (chunk == 16) {
+      const uint4 v = *reinterpret_cast<device const uint4*>(from);
+      FP8_UNROLL
+      for (int i = 0; i < chunk / 4; ++i) {
+        w[i] = v[i];
+      }
+    } else {
+      w[0] = *reinterpret_cast<device const uint*>(from);
+    }
+  }
+};
+
+template <typename T, int chunk, int rows_each, int batch>
+inline void accumulate(
+    thread const Words<chunk>* words, device const T* x, long k, constant GemvLaunch& p, thread float* sums,
+    thread uint* marks) {
+  const bool is_e5m2 = p.format == e5m2;
+  float w[rows_each][chunk];
+  FP8_UNROLL
+  for (int r = 0; r < rows_each; ++r) {
+    FP8_UNROLL
+    for (int i = 0; i < chunk / 4; ++i) {
+      const uint word = words[r].w[i];
+      const Four four = unpack(word, is_e5m2);
+      marks[r] |= nan_marks(word);
+      w[r][4 * i] = float(four.even.x);
+      w[r][4 * i + 1] = float(four.odd.x);
+      w[r][4 * i + 2] = float(four.even.y);
+      w[r][4 * i + 3] = float(four.odd.y);
+    }
+  }
+  FP8_UNROLL
+  for (int m = 0; m < batch; ++m) {
+    if (batch == 1 || m < p.batch) {
+      float v[chunk];
+      load_x<T, chunk>(x, m * p.cols + k, v);
+      FP8_UNROLL
+      for (int r = 0; r < rows_each; ++r) {
+        float sum = 0.0f;
+        FP8_UNROLL
+        for (int i = 0; i < chunk; ++i) {
+          sum = fma(v[i], w[r][i], sum);
+        }
+        sums[r * batch + m] += sum;
+      }
+    }
+  }
+}
+
+template <typename T, int chunk, int rows_each, int batch>
+[[kernel]] void fp8_gemv(
+    device const uchar* weight [[buffer(0)]],
+    device const T* x [[buffer(1)]],
+    device uchar* out [[buffer(2)]],
+    device const float* scales [[buffer(3)]],
+    device const float* x_scales [[buffer(4)]],
+    device const uchar* bias [[buffer(5)]],
+    constant GemvLaunch& p [[buffer(6)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+  threadgroup float parts[gemv_simdgroups][rows_each * batch];
+  const uint split = uint(p.split);
+  const uint part = simdgroup % split;
+  const long first = (long(group) * (gemv_simdgroups / split) + simdgroup / split) * rows_each;
+
+  float sums[rows_each * batch];
+  uint marks[rows_each];
+  FP8_UNROLL
+  for (int i = 0; i < rows_each * batch; ++i) {
+    sums[i] = 0.0f;
+  }
+  device const uchar* rows[rows_each];
+  FP8_UNROLL
+  for (int r = 0; r < rows_each; ++r) {
+    marks[r] = 0;
+    rows[r] = weight + min(first + r, p.rows - 1) * p.row_stride;  // past the last row: read it again, and drop the sum
+  }
+  const long step = long(split) * 32 * chunk;
+  long k = (long(part) * 32 + lane) * chunk;
+  for (; k + step < p.cols; k += 2 * step) {  // two chunks of each row in flight
+    Words<chunk> a[rows_each];
+    Words<chunk> b[rows_each];
+    FP8_UNROLL
+    for (int r = 0; r < rows_each; ++r) {
+      a[r].load(rows[r] + k);
+      b[r].load(rows[r] + k + step);
+    }
+    accumulate<T, chunk, rows_each, batch>(a, x, k, p, sums, marks);
+    accumulate<T, chunk, rows_each, batch>(b, x, k + step, p, sums, marks);
+  }
+  if (k < p.cols) {
+    Words<chunk> a[rows_each];
+    FP8_UNROLL
+    for (int r = 0; r < rows_each; ++r) {
+      a[r].load(rows[r] + k);
+    }
+    accumulate<T, chunk, rows_each, batch>(a, x, k, p, sums, marks);
+  }
+
+  const bool is_e5m2 = p.format == e5m2;
+  FP8_UNROLL
+  for (int r = 0; r < rows_each; ++r) {
+    const bool nan = !is_e5m2 && (simd_or(marks[r]) & 0x80808080u) != 0;
+    FP8_UNROLL
+    for (int m = 0; m < batch; ++m) {
+      const float sum = simd_sum(sums[r * batch + m]) * (is_e5m2 ? 1.0f : 256.0f);
+      if (lane == 0) {
+        parts[simdgroup][r * batch + m] = nan ? NAN : sum;
+      }
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (part == 0) {
+    for (int i = int(lane); i < rows_each * batch; i += 32) {
+      const long n = first + i / batch;
+      const long m = i % batch;
+      if (n < p.rows && m < p.batch) {
+        float sum = parts[simdgroup][i];
+        for (uint s = 1; s < split; ++s) {
+          sum += parts[simdgroup + s][i];
+        }
+        store_as(out, m * p.rows + n, p.out_type, finish(sum, p, m, n, scales, x_scales, bias));
+      }
+    }
+  }
+}
+
+// The same byte by byte, for weights whose rows begin anywhere, in any format. One row a SIMD-group.
+template <typename T>
+[[kernel]] void fp8_gemv_1(
+    device const uchar* weight [[buffer(0)]],
+    device const T* x [[buffer(1)]],
+    device uchar* out [[buffer(2)]],
+    device const float* scales [[buffer(3)]],
+    device const float* x_scales [[buffer(4)]],
+    device const uchar* bias [[buffer(5)]],
+    constant GemvLaunch& p [[buffer(6)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+  const long n = long(group) * gemv_simdgroups + simdgroup;
+  if (n >= p.rows) {
+    return;
+  }
+  device const uchar* row = weight + n * p.row_stride;
+  float sums[16];
+  FP8_UNROLL
+  for (int m = 0; m < 16; ++m) {
+    sums[m] = 0.0f;
+  }
+  for (long k = lane; k < p.cols; k += 32) {
+    const float w = as_type<float>(decode_bits(row[k], int(p.format)));
+    FP8_UNROLL
+    for (int m = 0; m < 16; ++m) {
+      if (m < p.batch) {
+        sums[m] = fma(float(x[m * p.cols + k]), w, sums[m]);
+      }
+    }
+  }
+  FP8_UNROLL
+  for (int m = 0; m < 16; ++m) {
+    const float sum = simd_sum(sums[m]);
+    if (lane == 0 && m < p.batch) {
+      store_as(out, m * p.rows + n, p.out_type, finish(sum, p, m, n, scales, x_scales, bias));
+    }
+  }
+}
+
+// ---- instantiations ----------------------------------------------------------------------------------------------
+
+#define INSTANTIATE_FP8(kernel_name, T) \
+  template [[host_name(#kernel_name "_" #T)]] [[kernel]] decltype(kernel_name<T>) kernel_name<T>;
+#define INSTANTIATE_FP8_TYPES(kernel_name) \
+  INSTANTIATE_FP8(kernel_name, float)      \
+  INSTANTIATE_FP8(kernel_name, half)       \
+  INSTANTIATE_FP8(kernel_name, bfloat)
+
+INSTANTIATE_FP8_TYPES(fp8_decode_16)
+INSTANTIATE_FP8_TYPES(fp8_decode_1)
+INSTANTIATE_FP8_TYPES(fp8_encode_16)
+INSTANTIATE_FP8_TYPES(fp8_encode_1)
+INSTANTIATE_FP8_TYPES(fp8_amax)
+INSTANTIATE_FP8_TYPES(fp8_stochastic)
+INSTANTIATE_FP8_TYPES(fp8_quantize_mx)
+INSTANTIATE_FP8_TYPES(fp8_dequantize_mx)
+INSTANTIATE_FP8_TYPES(fp8_dequantize_nv)
+INSTANTIATE_FP8_TYPES(fp8_gemv_1)
+
+// The name has the chunk and the batch.
+#define INSTANTIATE_GEMV(chunk, rows_each, batch, T)                                                  \
+  template [[host_name("fp8_gemv_" #chunk "_" #batch "_" #T)]] [[kernel]] decltype(                    \
+      fp8_gemv<T, chunk, rows_each, batch>) fp8_gemv<T, chunk, rows_each, batch>;
+#define INSTANTIATE_GEMV_TYPES(chunk, rows_each, batch)  \
+  INSTANTIATE_GEMV(chunk, rows_each, batch, float)       \
+  INSTANTIATE_GEMV(chunk, rows_each, batch, half)        \
+  INSTANTIATE_GEMV(chunk, rows_each, batch, bfloat)
+
+INSTANTIATE_GEMV_TYPES(16, 2, 1)
+INSTANTIATE_GEMV_TYPES(16, 2, 4)
+INSTANTIATE_GEMV_TYPES(16, 2, 16)
+INSTANTIATE_GEMV_TYPES(4, 2, 1)
+INSTANTIATE_GEMV_TYPES(4, 2, 16)

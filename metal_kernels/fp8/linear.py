@@ -1,0 +1,190 @@
+"""aten::linear on an FP8 weight, which stays at one byte a weight.
+
+Up to 16 rows of x: fp8.metal's fused GEMV, which reads each byte of the weight once. More rows: the weight is decoded
+in blocks into a bounded scratch, and torch's own matrix multiplication does the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from .cast import contiguous, decode
+from .formats import CODES, FP8, LIBRARY, MATRIX, SCALE_NONE, SCALE_ROW, SCALE_TENSOR, WIDE, as_bytes
+
+MAX_ROWS = 16  # of x, for the fused GEMV
+MAX_SCRATCH = 64 * 2**20  # bytes of decoded weight at a time
+SIMDGROUPS = 8  # fp8.metal: gemv_simdgroups
+ROWS_EACH = 2  # fp8.metal's instantiations of fp8_gemv: rows of the weight that a SIMD-group holds
+BATCHES = {16: (1, 4, 16), 4: (1, 16)}  # chunk -> rows of x, as instantiated
+# Split the rows of a small weight among SIMD-groups until about this many are in flight, each with two chunks or more.
+TARGET_SIMDGROUPS = 4096
+
+_OUT_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+
+
+def supports_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> bool:
+    """Whether linear() takes this aten::linear. Refused, so that stock raises: other shapes, dtypes and devices."""
+    tensors = [input, weight] if bias is None else [input, weight, bias]
+    return (
+        all(x.device.type == "mps" and x.layout is torch.strided for x in tensors)
+        and input.dtype in WIDE
+        and weight.dtype in FP8
+        and weight.dim() == 2
+        and input.dim() >= 1
+        and input.shape[-1] == weight.shape[1]
+        and (bias is None or (bias.dtype == input.dtype and bias.shape == weight.shape[:1]))
+    )
+
+
+def linear_unscaled(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """aten::linear: the weight's scale is 1."""
+    return linear(input, weight, None, bias)
+
+
+def linear(
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor | None = None, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """x @ (weight * scale).T + bias, in x's dtype.
+
+    x       fp32, fp16 or bf16 [..., K] on mps.
+    weight  FP8 [N, K] on mps, any strides.
+    scale   float32, one element or N of them (any shape), or None for 1.
+    bias    [N] in x's dtype, or None.
+
+    Up to 16 rows of x: the sum in float, scaled there, rounded once. More: each weight times its scale is rounded to
+    x's dtype before torch multiplies. Raises ValueError for other dtypes and shapes.
+    """
+    _check(x, weight, scale, bias)
+    rows, cols = weight.shape
+    flat = x.reshape(-1, cols) if cols else x.new_zeros(x.shape[:-1].numel(), 1)
+    if not cols:  # nothing to add up: zeros, and the bias
+        weight = torch.zeros(rows, 1, dtype=torch.uint8, device=x.device).view(weight.dtype)
+    if scale is not None:
+        scale = scale.to(x.device, torch.float32).reshape(-1)
+    if not flat.shape[0] or not rows:
+        out = x.new_empty(flat.shape[0], rows)
+    elif flat.shape[0] <= MAX_ROWS:
+        out = torch.empty(flat.shape[0], rows, dtype=x.dtype, device=x.device)
+        gemv(out, flat, weight, scale, None, bias)
+    else:
+        out = _matmul(flat, weight, scale, bias)
+    return out.view(*x.shape[:-1], rows)
+
+
+def gemv(
+    out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor | None, x_scale: torch.Tensor | None,
+    bias: torch.Tensor | None,
+) -> None:  # fmt: skip
+    """out[m, n] = sum over k of x[m, k] * weight[n, k], times x_scale[m] and scale[n], plus bias[n].
+
+    out  contiguous [M, N], M <= 16, fp32, fp16 or bf16; bias in the same dtype. x [M, K], K > 0. Scales float32 of one
+    element or of M and N.
+    """
+    batch, cols = x.shape
+    x = _aligned(x)
+    for first, block in _unit_stride_blocks(weight):
+        chunk = _chunk(block, x)
+        rows = block.shape[0]
+        header = [rows, cols, block.stride(0), batch, 1, CODES[weight.dtype], _scaling(scale), _scaling(x_scale),
+                  bias is not None, _OUT_TYPES[out.dtype]]  # fmt: skip
+        if chunk == 1:
+            kernel, groups = f"fp8_gemv_1_{WIDE[x.dtype]}", -(-rows // SIMDGROUPS)
+        else:
+            header[4] = split = _split(rows, cols, chunk)
+            tile = next(tile for tile in BATCHES[chunk] if tile >= batch)
+            kernel, groups = f"fp8_gemv_{chunk}_{tile}_{WIDE[x.dtype]}", -(-rows * split // (ROWS_EACH * SIMDGROUPS))
+        whole = rows == weight.shape[0]
+        part = out if whole else out.new_empty(batch, rows)
+        end = first + rows
+        LIBRARY.launch(
+            kernel, as_bytes(block), x, part,
+            _or_dummy(scale if _scaling(scale) != SCALE_ROW else scale[first:end], part), _or_dummy(x_scale, part),
+            _or_dummy(bias if bias is None else bias[first:end].contiguous(), part), header,
+            threads=groups * SIMDGROUPS * 32, group_size=SIMDGROUPS * 32,
+        )  # fmt: skip
+        if not whole:
+            out[:, first:end].copy_(part)
+
+
+def decoded_blocks(
+    weight: torch.Tensor, dtype: torch.dtype, scale: torch.Tensor | None = None
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """(first row, rows decoded) until all of `weight` [N, K] has been; the blocks share a scratch of bounded size."""
+    rows, cols = weight.shape
+    step = max(1, min(rows, MAX_SCRATCH // (cols * dtype.itemsize)))
+    scratch = torch.empty(step, cols, dtype=dtype, device=weight.device)
+    for first in range(0, rows, step):
+        block = contiguous(weight[first : first + step])
+        part = scratch[: block.shape[0]]
+        factor = scale[first : first + step] if _scaling(scale) == SCALE_ROW else scale
+        decode(block, dtype, factor, out=part)
+        yield first, part
+
+
+def _matmul(
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor | None, bias: torch.Tensor | None
+) -> torch.Tensor:
+    out = None
+    for first, block in decoded_blocks(weight, x.dtype, scale):
+        end = first + block.shape[0]
+        part = torch.nn.functional.linear(x, block, None if bias is None else bias[first:end])
+        if block.shape[0] == weight.shape[0]:
+            return part
+        out = x.new_empty(x.shape[0], weight.shape[0]) if out is None else out
+        out[:, first:end].copy_(part)
+    return out
+
+
+def _unit_stride_blocks(weight: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    """(first row, rows whose bytes are adjacent): the weight itself, or bounded copies of a transposed one."""
+    rows, cols = weight.shape
+    if weight.stride(1) == 1 or cols == 1:
+        yield 0, weight
+        return
+    step = max(1, MAX_SCRATCH // cols)
+    for first in range(0, rows, step):
+        yield first, contiguous(weight[first : first + step])
+
+
+def _chunk(weight: torch.Tensor, x: torch.Tensor) -> int:
+    """Weights that a thread reads at once: 16 or 4 where every row begins on such a boundary, else 1."""
+    if weight.dtype not in MATRIX:
+        return 1
+    for chunk in BATCHES:
+        if not any(n % chunk for n in (weight.shape[1], weight.stride(0), weight.storage_offset())):
+            return chunk
+    return 1
+
+
+def _aligned(x: torch.Tensor) -> torch.Tensor:
+    """x contiguous and on a 16-byte boundary. It is small."""
+    skewed = x.storage_offset() * x.element_size() % 16
+    return x.clone(memory_format=torch.contiguous_format) if skewed else x.contiguous()
+
+
+def _split(rows: int, cols: int, chunk: int) -> int:
+    split = 1
+    while split < SIMDGROUPS and rows * split < TARGET_SIMDGROUPS * ROWS_EACH and cols >= 4 * split * 32 * chunk:
+        split *= 2
+    return split
+
+
+def _scaling(scale: torch.Tensor | None) -> int:
+    return SCALE_NONE if scale is None else SCALE_TENSOR if scale.numel() == 1 else SCALE_ROW
+
+
+def _or_dummy(tensor: torch.Tensor | None, dummy: torch.Tensor) -> torch.Tensor:
+    return dummy if tensor is None else tensor  # a buffer must be bound; none is read
+
+
+def _check(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor | None, bias: torch.Tensor | None) -> None:
+    if not supports_linear(x, weight, bias):
+        raise ValueError(
+            f"fp8.linear takes x fp32, fp16 or bf16 [..., K], an FP8 weight [N, K] and a bias [N] of x's dtype, on "
+            f"mps; not {x.dtype} {tuple(x.shape)}, {weight.dtype} {tuple(weight.shape)}"
+            + ("" if bias is None else f", {bias.dtype} {tuple(bias.shape)}")
+        )
+    if scale is not None and scale.numel() not in (1, weight.shape[0]):
+        raise ValueError(f"fp8.linear: {scale.numel()} scales for a weight of {weight.shape[0]} rows")
