@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
-from . import pad
+from . import pad, softmax
 from .installation import Installation
 from .kernel import Kernel
 from .switches import watch
 
-KERNELS: list[Kernel] = [pad.KERNEL]
+KERNELS: list[Kernel] = [pad.KERNEL, softmax.KERNEL]
 
 _installation = Installation(KERNELS)
 

@@ -51,8 +51,8 @@ KERNEL = Kernel(
     need=need,
     selfcheck=selfcheck,
     repairs=(
-        "Stock softmax goes through MPSGraph, which builds and keeps a graph and is slow on few long rows; these kernels "
-        "read each row once where it fits into registers, forward and backward."
+        "Stock softmax goes through MPSGraph, which is slow on few long rows and keeps a graph for each backward shape; "
+        "these kernels read a row once where it fits into registers, forward and backward."
     ),
     dtypes=DTYPES,
     bench=cases,

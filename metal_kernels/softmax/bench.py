@@ -26,14 +26,14 @@ SHAPES = (
 
 
 def cases(device: str) -> Iterator[Case]:
-    """Each shape forward, and those of attention and training backward. A call allocates its output, as real ones do."""
+    """Each shape forward, attention and training backward too. A call allocates its output, as every real call does."""
     for what, sizes, dim, dtype in SHAPES:
         x = torch.zeros(sizes, dtype=dtype, device=device)
         shape = f"{'x'.join(map(str, sizes))} {what}"
-        forward, backward = ("_softmax", "_softmax_backward_data")
-        if what == "vocabulary" and sizes[0] > 1:  # a loss takes the logarithm
-            forward, backward = ("_log_softmax", "_log_softmax_backward_data")
-        yield Case(forward, shape, dtype, lambda op=getattr(torch, forward), x=x, dim=dim: op(x, dim, False))
-        if what in ("attention", "vocabulary") and sizes[0] > 1:
-            op = getattr(torch, backward)
-            yield Case(backward, shape, dtype, lambda op=op, x=x, dim=dim, dtype=dtype: op(x, x, dim, dtype))
+        trains = what in ("attention", "vocabulary") and sizes[0] > 1
+        name = "_log_softmax" if what == "vocabulary" and trains else "_softmax"  # a loss takes the logarithm
+        op, backward = getattr(torch, name), getattr(torch, f"{name}_backward_data")
+        yield Case(name, shape, dtype, lambda op=op, x=x, dim=dim: op(x, dim, False))
+        if trains:
+            op, name = backward, f"{name}_backward_data"
+            yield Case(name, shape, dtype, lambda op=op, x=x, dim=dim, dtype=dtype: op(x, x, dim, dtype))

@@ -34,7 +34,7 @@ DEEP_THREADS = 2**14  # columns are shared by several threads until there are so
 MAX_DEPTH = 32  # threads that share a column, so that at least eight columns lie side by side: a whole sector of memory
 FEW_COLUMNS = 64  # so few long columns are rows, even if they are not adjacent
 LONG_COLUMN = 4096
-# What keeps one launch far below the half second after which an M1's watchdog stops it: 4 GiB read twice and written once.
+# What keeps one launch far below the half second after which an M1's watchdog stops it: 2 GiB read twice, written once.
 MAX_ELEMENTS = 2**29
 
 
@@ -154,9 +154,7 @@ def cut(problem: _Problem) -> list[_Problem]:
     for begin in range(0, first.size, step):
         size = min(step, first.size - begin)
         rows = (replace(first, size=size), *rest) if size > 1 or not rest else tuple(rest)
-        offsets = tuple(
-            offset + begin * stride for offset, stride in zip(problem.offsets, first.strides, strict=True)
-        )
+        offsets = tuple(offset + begin * stride for offset, stride in zip(problem.offsets, first.strides, strict=True))
         pieces += cut(replace(problem, rows=rows, offsets=offsets))
     return pieces
 
@@ -187,8 +185,11 @@ def _side_by_side(problem: _Problem) -> bool:
 
 
 def _has_vectors(problem: _Problem) -> bool:
-    """Whether the rows can be read and written in 16-byte vectors: adjacent elements, rows that start equally far past a
-    vector's boundary in all tensors, and long enough to hold a whole vector wherever they start."""
+    """Whether the rows can be read and written in 16-byte vectors.
+
+    Elements are adjacent, rows start equally far past a vector's boundary in all tensors, and each is long enough to
+    hold a whole vector wherever it starts.
+    """
     return (
         all(stride == 1 for stride in _used(problem, problem.along))
         and problem.length >= 2 * problem.vector

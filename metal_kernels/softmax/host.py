@@ -1,7 +1,7 @@
 """softmax and log_softmax on MPS, forward and backward: what is taken, the output, and the launches.
 
-How rows are spread over threads is worked out in geometry.py, the arithmetic is softmax.metal's, in float. Nothing here
-waits for the device. A call is one allocation and one launch (two, and a scratch of a few KiB, for a few very long rows).
+How rows are spread over threads is worked out in geometry.py, the arithmetic is softmax.metal's, in float. Nothing
+here waits for the device. A call is one allocation and one launch; for a few very long rows two of each.
 
 The four functions are usable without patching. They are not differentiable by themselves: autograd lies above the
 dispatcher's MPS key.
@@ -24,9 +24,7 @@ DTYPES = tuple(_NAMES)
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def softmax(
-    x: torch.Tensor, dim: int, half_to_float: bool = False, *, out: torch.Tensor | None = None
-) -> torch.Tensor:
+def softmax(x: torch.Tensor, dim: int, half_to_float: bool = False, *, out: torch.Tensor | None = None) -> torch.Tensor:
     """exp(x) / sum(exp(x)) along `dim`, contiguous, of x's shape.
 
     x              any shape and strides, float32, float16 or bfloat16, on mps.
