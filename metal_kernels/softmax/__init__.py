@@ -51,7 +51,7 @@ KERNEL = Kernel(
     need=need,
     selfcheck=selfcheck,
     repairs=(
-        "Stock softmax goes through MPSGraph, which is slow on few long rows and keeps a graph for each backward shape; "
+        "Stock softmax goes through MPSGraph, which is slow on few long rows and keeps a graph for each new shape; "
         "these kernels read a row once where it fits into registers, forward and backward."
     ),
     dtypes=DTYPES,
