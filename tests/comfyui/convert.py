@@ -7,8 +7,11 @@ VIRTUAL = ("Note", "MarkdownNote", "Reroute")
 WIDGETS = ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO")
 
 
-def to_api(workflow, object_info):
+def to_api(workflow, object_info, newer_inputs=True):
     """The prompt of `workflow`. object_info: what ComfyUI's /object_info says of the node classes.
+
+    A workflow may be older than its nodes: optional inputs appended since have no value in it. The browser sends their
+    defaults; newer_inputs=False leaves them out.
 
     Raises ValueError for a node class that this ComfyUI lacks, or for widget values that don't fit its inputs.
     """
@@ -20,7 +23,7 @@ def to_api(workflow, object_info):
             continue
         if node["type"] not in object_info:
             raise ValueError(f"this ComfyUI has no node {node['type']!r}")
-        inputs = widget_values(node, object_info[node["type"]])
+        inputs = widget_values(node, object_info[node["type"]], newer_inputs)
         for slot in node.get("inputs", ()):
             source = resolve(slot.get("link"), nodes, links)
             if source is not None:
@@ -34,12 +37,16 @@ def to_api(workflow, object_info):
     return prompt
 
 
-def widget_values(node, info):
+def widget_values(node, info, newer_inputs=True):
     """name -> value of the node's widgets, which are saved by position: required inputs first, then optional ones."""
     values, inputs = list(node.get("widgets_values") or ()), {}
     for name, (kind, *options) in {**info["input"].get("required", {}), **info["input"].get("optional", {})}.items():
         options = options[0] if options else {}
         if options.get("forceInput") or not (isinstance(kind, list) or kind in WIDGETS):
+            continue
+        if not values and name in info["input"].get("optional", {}):
+            if newer_inputs:
+                inputs[name] = options.get("default")
             continue
         if not values:
             raise ValueError(f"node {node['id']} ({node['type']}) has no value for {name}")

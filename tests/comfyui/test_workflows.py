@@ -19,7 +19,7 @@ def test_there_is_a_twin_for_each():
 
 @pytest.mark.parametrize("name", WORKFLOWS)
 def test_the_twin_is_what_the_browser_makes_of_it(object_info, name):
-    assert to_api(read(f"{name}.json"), object_info) == read("api", f"{name}.json")
+    assert to_api(read(f"{name}.json"), object_info, newer_inputs=False) == read("api", f"{name}.json")
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
