@@ -52,6 +52,18 @@ TABLE: dict[str, dict[tuple[int, int], Stock]] = {
         (2, 14): Stock(False, "F.linear with 2 to 15 rows is slow; more than two dimensions no longer make it slower"),
         (2, 15): Stock(False, "F.linear with 2 to 15 rows is still slow"),
     },
+    "linear_many_batches": {
+        (2, 9): Stock(False, "F.linear with more than 65536 batches loses the bias past them (#189495)"),
+        (2, 14): Stock(True, "F.linear keeps the bias of all batches"),
+    },
+    "linear_vector_bias": {
+        (2, 9): Stock(False, "F.linear of [B, 1, K] drops the bias on macOS 26 (#188438)"),
+        (2, 14): Stock(True, "F.linear of [B, 1, K] keeps the bias"),
+    },
+    "linear_strided_weight": {
+        (2, 9): Stock(False, "F.linear may read a weight that is not contiguous as if it were (#162730)"),
+        (2, 10): Stock(True, "F.linear follows the weight's strides"),
+    },
     "grouped_mm": {
         (2, 9): Stock(False, "_grouped_mm loops over the groups and waits for the device to read offs"),
         (2, 15): Stock(True, "this torch has Metal kernels for _grouped_mm"),
