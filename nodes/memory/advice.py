@@ -13,41 +13,62 @@ _OOM = re.compile(r"MPS allocated: ([\d.]+ \w+), other allocations: ([\d.]+ \w+)
 
 
 def growth(session, name_of, leaking, state_of):
-    """{"number", "grew_by", "node", "kernel", "can_stop", "text"} of a session.
+    """{"number", "grew_by", "nodes", "node", "kernel", "can_stop", "headline", "text"} of a session.
 
     number    "outside", or "driver" where this torch can't tell the pool from the rest.
-    node      the id of the node that made it grow most; None when it hardly grew or grew between nodes.
-    can_stop  True: a kernel of this pack can stop it. False: none can. None: nothing grew.
+    nodes     ids of those that made it grow, most first; node: the first of them. Empty and None when it hardly grew
+              or grew most between nodes.
+    can_stop  True: `kernel`, one of this pack's, can stop it. False: none can. None: nothing grew.
+    headline  the first sentence of text.
     leaking   kernel -> stock's fault in words, of the kernels that could help on this torch.
     state_of  kernel -> (state, reason).
     """
     number = "driver" if session.first.outside is None else "outside"
     grew = getattr(session.last, number) - getattr(session.first, number)
-    found = {"number": number, "grew_by": grew, "node": None, "kernel": None, "can_stop": None}
-    worst = max(session.nodes.values(), key=lambda node: node.growth[number], default=None)
-    by_node = worst.growth[number] if worst is not None else 0
-    if max(by_node, session.between[number]) < ENOUGH:
-        return {**found, "text": f"{number.capitalize()} memory did not grow in this prompt."}
-    if session.between[number] > by_node:
-        text = f"{number.capitalize()} memory grew by {size(session.between[number])} between nodes, in none of them."
-        return {**found, "can_stop": False, "text": f"{text} {_NONE}"}
-    text = f"{name_of(worst.node_id)} made {number} grow by {size(by_node)}"
-    if worst.overlapped:
-        text += f" (or {', '.join(map(name_of, sorted(worst.overlapped)))}, which ran at the same time)"
-    found["node"] = worst.node_id
+    found = {"number": number, "grew_by": grew, "nodes": [], "node": None, "kernel": None, "can_stop": None}
+    growers = sorted((node for node in session.nodes.values() if node.growth[number] >= ENOUGH),
+                     key=lambda node: -node.growth[number])
+    between = session.between[number]
+    if not growers and between < ENOUGH:
+        return _told(found, f"{number.capitalize()} memory did not grow in this prompt.")
+    if not growers or between > growers[0].growth[number]:
+        return _told(found, f"{number.capitalize()} memory grew by {size(between)} between nodes, in none of them.",
+                     f"{_NONE}.", can_stop=False)
+    found |= {"nodes": [node.node_id for node in growers], "node": growers[0].node_id}
+    headline = _headline(number, growers, name_of)
+    inside = "in it" if len(growers) == 1 else "in them"
     for kernel, fault in leaking.items():
-        taken, passed = worst.kernels.get(kernel, (0, 0))
+        taken, passed = _calls(growers, kernel)
         if passed:
-            return {**found, "kernel": kernel, "can_stop": True,
-                    "text": f"{text}. {_left_to_stock(kernel, taken, passed, fault, *state_of(kernel))}"}
-    return {**found, "can_stop": False, "text": f"{text}. {_why_none(worst, leaking)}"}
+            reason = _left_to_stock(kernel, taken, passed, inside, fault, *state_of(kernel))
+            return _told(found, headline, reason, kernel=kernel, can_stop=True)
+    return _told(found, headline, _why_none(growers, inside, leaking), can_stop=False)
 
 
-_NONE = "No kernel of this pack can stop that."
+_NONE = "No kernel of this pack can stop that"
 
 
-def _left_to_stock(kernel, taken, passed, fault, state, reason):
-    calls = f"{passed:,} {kernel} call{'' if passed == 1 else 's'} in it ran in torch's own kernel ({fault})"
+def _told(found, *sentences, **more):
+    return {**found, **more, "headline": sentences[0], "text": " ".join(sentences)}
+
+
+def _headline(number, growers, name_of):
+    first, *others = growers
+    text = f"{name_of(first.node_id)} made {number} grow by {size(first.growth[number])}"
+    if first.overlapped:
+        text += f" (or {', '.join(map(name_of, sorted(first.overlapped)))}, which ran at the same time)"
+    named = [f"{name_of(node.node_id)} by {size(node.growth[number])}" for node in others[:2]]
+    more = [f"{len(others) - 2} more nodes by less"] if len(others) > 2 else []
+    return ", ".join([text, *named, *more]) + "."
+
+
+def _calls(nodes, kernel):
+    counts = [node.kernels.get(kernel, (0, 0)) for node in nodes]
+    return sum(taken for taken, _ in counts), sum(passed for _, passed in counts)
+
+
+def _left_to_stock(kernel, taken, passed, inside, fault, state, reason):
+    calls = f"{passed:,} {kernel} call{'' if passed == 1 else 's'} {inside} ran in torch's own kernel ({fault})"
     ours = f"; {taken:,} ran in this pack's" if taken else ""
     if state in ("failed", "unavailable"):
         return f"{calls}{ours}. This pack's {kernel} kernel would stop that, but it is {state}: {reason.rstrip('.')}."
@@ -56,12 +77,13 @@ def _left_to_stock(kernel, taken, passed, fault, state, reason):
             "is restarted.")
 
 
-def _why_none(node, leaking):
-    ours = [f"all {node.kernels[kernel][0]:,} {kernel} calls in it ran in this pack's kernel already"
-            for kernel in leaking if node.kernels.get(kernel, (0,))[0]]
-    none = [f"it made no {kernel} call" for kernel in leaking if kernel not in node.kernels]
-    because = ", and ".join(ours + none)
-    return f"{_NONE[:-1]}{': ' + because if because else ''}."
+def _why_none(nodes, inside, leaking):
+    because = []
+    for kernel in leaking:
+        taken, _ = _calls(nodes, kernel)
+        because.append(f"all {taken:,} {kernel} calls {inside} ran in this pack's kernel already" if taken else
+                       f"there was no {kernel} call {inside}")
+    return f"{_NONE}{': ' if because else ''}{', and '.join(because)}."
 
 
 def out_of_memory(message):

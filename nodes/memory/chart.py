@@ -4,6 +4,7 @@ import torch
 
 from .advice import ENOUGH
 from .canvas import FAINT, GRID, INK, Canvas
+from .report import kernels_of
 from .units import GIB, KIB, MIB, duration, size
 
 WIDTH, MARGIN = 1200, 36
@@ -58,8 +59,7 @@ def _head(page, data):
     page.text((WIDTH - MARGIN, 34), where, SMALL, FAINT, anchor="ra")
     top = 70
     grew = data["growth"]
-    sentence = grew["text"].split(". ")[0].rstrip(".") + "."
-    for line in page.wrapped(sentence, TEXT, WIDTH - 2 * MARGIN)[:2]:
+    for line in page.wrapped(grew["headline"], TEXT, WIDTH - 2 * MARGIN)[:2]:
         page.text((MARGIN, top), line, TEXT, COLOURS["driver"] if grew["can_stop"] is not None else FAINT)
         top += 27
     return max(top, 124) + 12
@@ -153,6 +153,8 @@ def _bars(page, data, shown, left_out, top):
 
 def _facts(node):
     facts = [duration(node["seconds"])]
+    if node["kernels"]:
+        facts.append(kernels_of(node))
     if node["status"] != "ran":
         facts.append(node["status"])
     if node["overlapped"]:

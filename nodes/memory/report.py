@@ -147,6 +147,8 @@ def _numbers(data):
             rows.append([name, NOT_AVAILABLE, "", "", "", "", what])
         else:
             when = _during(data, number).strip() or "between nodes"
+            if number["peak"] == number["start"]:
+                when = "at the start"
             rows.append([name, size(number["peak"]), number["method"], when, size(number["start"]),
                          size(number["end"]), what])
     return _aligned(rows, right=(1, 4, 5))
@@ -190,14 +192,17 @@ def _row(data, node):
     if node["status"] == "cached":
         return [node["name"], "-", *["-"] * len(NAMES), "-", "", ", ".join(notes)]
     peaks = [size(node["peaks"][name]) for name in NAMES]
-    kernels = ", ".join(_kernel(name, **counts) for name, counts in node["kernels"].items())
-    return [node["name"], duration(node["seconds"]), *peaks, size(node["growth"]["outside"], sign=True), kernels,
-            ", ".join(notes)]
+    return [node["name"], duration(node["seconds"]), *peaks, size(node["growth"]["outside"], sign=True),
+            kernels_of(node), ", ".join(notes)]
 
 
-def _kernel(name, taken, passed):
-    parts = [f"{taken:,} ours"] * bool(taken) + [f"{passed:,} stock"] * bool(passed)
-    return f"{name}: {' + '.join(parts)}"
+def kernels_of(node):
+    """"pad: 12 ours + 3 stock": the calls of patched ops that a node made, by who took them."""
+    found = []
+    for name, counts in node["kernels"].items():
+        parts = [f"{counts[key]:,} {who}" for key, who in (("taken", "ours"), ("passed", "stock")) if counts[key]]
+        found.append(f"{name}: {' + '.join(parts)}")
+    return ", ".join(found)
 
 
 def _markdown(rows):

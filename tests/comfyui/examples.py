@@ -25,14 +25,14 @@ def read(*parts):
 
 
 def with_stand_ins(prompt):
-    """The prompt with checkpoints replaced and pictures of a size that the software device makes in seconds."""
+    """The prompt with checkpoints replaced, and pictures so small and few that the software device takes seconds."""
     prompt = copy.deepcopy(prompt)
     for entry in prompt.values():
         if entry["class_type"] in STAND_INS:
             entry["class_type"], entry["inputs"] = STAND_INS[entry["class_type"]]
-        for side in "width", "height":
-            if isinstance(entry["inputs"].get(side), int):
-                entry["inputs"][side] = min(512, entry["inputs"][side])
+        for name, most in ("width", 512), ("height", 512), ("amount", 1):
+            if isinstance(entry["inputs"].get(name), int):
+                entry["inputs"][name] = min(most, entry["inputs"][name])
     return prompt
 
 

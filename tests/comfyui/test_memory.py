@@ -60,7 +60,7 @@ def test_a_growth_that_no_kernel_can_stop_is_said_to_be_one(comfyui, client):
     prompt = client.queue({"grows": node("TestOutside", shapes=4), "M": report("grows")})
     told = event(client, prompt)
     assert told["report"]["growth"]["node"] == "grows" and told["report"]["growth"]["can_stop"] is False
-    assert "No kernel of this pack can stop that: it made no pad call." in told["text"]
+    assert "No kernel of this pack can stop that: there was no pad call in it." in told["text"]
 
 
 def test_the_value_passes_through_and_it_runs_again_each_time(comfyui, client):

@@ -83,8 +83,21 @@ def test_growth_that_no_kernel_stops(toys):
     toys.run(session, "a", driver=50)
     growth = toys.data(session, "success")["growth"]
     assert (growth["node"], growth["can_stop"], growth["kernel"]) == ("a", False, None)
-    assert growth["text"] == "A (#a) made outside grow by 47.0 MiB. No kernel of this pack can stop that: it made no " \
-        "pad call."
+    assert growth["text"] == "A (#a) made outside grow by 47.0 MiB. No kernel of this pack can stop that: there was " \
+        "no pad call in it."
+
+
+def test_growth_of_several_nodes_names_the_largest_first(toys):
+    session = toys.session(**{name: "Node" for name in "abcdef"})
+    for name, driver in zip("abcdef", (3, 10, 40, 60, 61, 66), strict=True):
+        toys.passed["pad"] += 2
+        toys.run(session, name, driver=driver)
+    session.nodes["c"].kernels, session.nodes["b"].kernels = {"pad": [1, 4]}, {"pad": [0, 3]}
+    growth = toys.data(session, "success")["growth"]
+    assert growth["nodes"] == ["c", "d", "b", "f", "e"] and growth["node"] == "c"
+    assert growth["headline"] == "Node (#c) made outside grow by 30.0 MiB, Node (#d) by 20.0 MiB, Node (#b) by " \
+        "7.0 MiB, 2 more nodes by less."
+    assert "7 pad calls in them ran in torch's own kernel (stock keeps memory); 1 ran in this pack's." in growth["text"]
 
 
 def test_growth_though_our_kernel_ran(toys):
