@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from . import chips
-from .presentation import Presentation
+from .presentation import Presentation, missing_functions, pool_name
 
 _lock = threading.RLock()
 _installed = False
@@ -16,11 +16,16 @@ _active: "Profile | None" = None
 
 @dataclass(frozen=True)
 class Profile:
-    """What `activate` was asked for."""
+    """What `activate` was asked for.
+
+    missing: what the presented version has and the installed torch lacks, a sentence each. Faults do not depend on the
+    installed torch, but a function of torch that is not there cannot be shown.
+    """
 
     faults: str | frozenset[str] | None
     chip: str
     macos: str
+    missing: tuple[str, ...] = ()
 
 
 def activate(faults: str | Iterable[str] | None = None, chip: str = "Apple M2 Max", macos: str = "15.5") -> Profile:
@@ -31,6 +36,8 @@ def activate(faults: str | Iterable[str] | None = None, chip: str = "Apple M2 Ma
         or fault ids (see `softmetal.faults.FAULTS`) to show just those.
     chip: name that Metal gives ("Apple M2 Max"): decides cores and memory. macos: product version ("15.5").
 
+    A profile newer than the installed torch shows that version's faults and its number; the functions that this torch
+    lacks stay away, and `Profile.missing` names them.
     Counters, memory peaks and what the driver keeps start anew, as in a new process. Call it before threads use the
     device.
     Raises ValueError for an unknown version, fault id or chip. Returns the profile.
@@ -52,14 +59,16 @@ def activate(faults: str | Iterable[str] | None = None, chip: str = "Apple M2 Ma
         device.set_memory_fraction(float(os.environ.get("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "1.7")))
         stock.switch(device, chosen, numbers[0])
         version = stock.VERSIONS.get(faults) if isinstance(faults, str) else None
+        device.set_pool_name(pool_name(version))
         device.set_available(True)
+        missing = missing_functions(version)  # before the installed version is hidden
         _presentation = Presentation(machine, macos, version)
         _presentation.apply()
         device.empty_cache()
         device.forget_outside()
         device.reset_counters()
         device.reset_memory_peaks()
-        _active = Profile(faults, chip, macos)
+        _active = Profile(faults, chip, macos, missing)
         return _active
 
 

@@ -1,10 +1,12 @@
-"""The whole way from source text to a Library: preprocess, translate, compile, judge, erase address spaces, link."""
+"""The whole way from source text to a Library: preprocess, translate, compile, judge, announce alignments, erase
+address spaces, link."""
 
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import cache, reflection, toolchain
+from .alignment import announce_alignments
 from .conversions import check_conversions
 from .copies import ROUNDS, spell_copies
 from .diagnostics import CompileError, error_lines, from_clang, message
@@ -40,7 +42,8 @@ def _build(source: str, checked: bool, key: str) -> Library:
         ir = _to_ir(translation.text, folder, source)
         conversions = beside.submit(lambda: check_conversions(toolchain.syntax_tree(folder)))
         kernels = _kernels(translation.entries, reflection.read(ir))
-        shared_object = toolchain.to_shared_object(erase_address_spaces(ir), folder, checked)
+        flat = erase_address_spaces(announce_alignments(ir) if checked else ir)
+        shared_object = toolchain.to_shared_object(flat, folder, checked)
         conversions.result()  # raises what the syntax tree shows
         return cache.store(key, Library(shared_object, {k.name: k for k in kernels}, checked))
 

@@ -75,7 +75,8 @@ def read(ir: str) -> Module:
     strings = {name: _unescape(value) for name, value in _STRING.findall(ir)}
     for kind, number, value in _TABLE.findall(ir):
         if kind == "meta":
-            module.meta[int(number)] = [int(v) for v in re.findall(r"i64 (-?\d+)", value)]
+            # A kernel without buffers and thread limit has a table of one zero, which LLVM spells in its own way.
+            module.meta[int(number)] = [int(v) for v in re.findall(r"i64 (-?\d+)", value)] or [0]
         elif kind == "types":
             module.types[int(number)] = [_type_name(strings[name]) for name in re.findall(r"@([\w.$]+)", value)]
         elif kind == "target":

@@ -9,7 +9,7 @@ class Lane:
 
     threadgroup: tuple[int, int, int]
     thread: int  # thread_index_in_threadgroup
-    access: str  # "read", "write", "atomic" or "" if it was not accessing memory
+    access: str  # "read", "write", "atomic", "atomic load" or "" if it was not accessing memory
     line: int  # of the .metal source; 0 if unknown
 
     @property

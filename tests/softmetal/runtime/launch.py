@@ -11,6 +11,7 @@ READ_ONLY, BY_VALUE, UNSET = 1, 2, 4
 WATCHDOG_SECONDS = 30.0  # of processor time, here: twenty times the largest launch of benchmark.py
 MAX_BUFFERS = 31
 _SPACES = ("memory", "buffer", "argument", "threadgroup variable", "program-scope constant", "stack")
+_ACCESSES = {1: "read", 2: "write", 4: "atomic", 5: "atomic load"}
 _OPERATIONS = (
     "SIMD collective",
     "simd_sum",
@@ -145,7 +146,7 @@ def launch(
 
 
 def _lane(raw: _Lane, library: str, base: int) -> Lane:
-    access = "atomic" if raw.access & 4 else "write" if raw.access & 2 else "read" if raw.access & 1 else ""
+    access = _ACCESSES.get(raw.access, "")
     line = raw.line or (source_line(library, raw.pc - base) if raw.pc > base else 0)
     return Lane(tuple(raw.group), raw.thread, access, line)
 
@@ -185,6 +186,7 @@ def _doing(lane: Lane, past: bool = False) -> str:
         "read": ("reads", "read"),
         "write": ("writes", "wrote"),
         "atomic": ("atomically accesses", "atomically accessed"),
+        "atomic load": ("atomically loads", "atomically loaded"),
     }
     return words[lane.access][past] if lane.access else ("stops" if not past else "stopped")
 

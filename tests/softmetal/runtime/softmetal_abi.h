@@ -60,8 +60,13 @@ void msl_rt_missing_lane(uint32_t op, uint32_t lane, int line);
 // A `threadgroup T name[N]` variable of a kernel body, announced by each thread that reaches it. p has 256 bytes of guard on each side.
 void msl_rt_threadgroup_variable(void* p, uint64_t size, const char* name);
 
-// An atomic access: it conflicts with plain accesses of the same bytes, not with other atomics. kind: 1 load, 2 store, 3 both.
+// An atomic access: it conflicts with plain accesses of the same bytes (a load with plain writes only), not with other atomics.
+// kind: 1 load, 2 store, 3 both.
 void msl_rt_atomic(const volatile void* p, uint32_t size, uint32_t kind, int line);
+
+// Before a plain access to `size` bytes of a type whose alignment the call-outs below do not tell: 16 and more, and structures.
+// access: 1 read, 2 write.
+void msl_rt_alignment(const void* p, uint64_t size, uint64_t alignment, uint32_t access);
 
 // Plain memory accesses reach the runtime through clang's -fsanitize=kernel-address call-outs (__asan_load1_noabort ... __asan_storeN_noabort,
 // __asan_memcpy, __asan_memset, __asan_memmove, __asan_register_globals), which the runtime defines.
@@ -121,7 +126,7 @@ enum smr_space { SMR_NOWHERE = 0, SMR_DEVICE, SMR_CONSTANT, SMR_THREADGROUP, SMR
 typedef struct smr_lane {
   uint32_t group[3];     // threadgroup_position_in_grid
   uint32_t thread;       // thread_index_in_threadgroup; lane = thread % 32, SIMD-group = thread / 32
-  uint32_t access;       // 1 read, 2 write, 4 atomic
+  uint32_t access;       // 1 read, 2 write, 4 atomic, 5 atomic load
   int32_t line;          // of the .metal source, 0 if unknown
   uint64_t pc;           // inside the kernel's library, 0 if unknown
 } smr_lane;

@@ -220,6 +220,88 @@ kernel void vector_fixed(device const float* x [[buffer(0)]], device float4* y [
   y[i] = float4(x[i * 4 + 1], x[i * 4 + 2], x[i * 4 + 3], x[i * 4 + 4]);
 }
 
+// ---- vectors at half their alignment: 16 bytes at a multiple of 8 -----------------------------------------------
+
+kernel void half_read_broken(device const float* x [[buffer(0)]], device float* y [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  float4 v = *(device const float4*)(x + 4 * i + 2);
+  y[i] = v.x + v.w;
+}
+kernel void half_read_fixed(device const float* x [[buffer(0)]], device float* y [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  float4 v = *(device const packed_float4*)(x + 4 * i + 2);
+  y[i] = v.x + v.w;
+}
+kernel void half_write_broken(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  *(device float4*)(y + 4 * i + 2) = float4(i);
+}
+kernel void half_write_fixed(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  *(device packed_float4*)(y + 4 * i + 2) = packed_float4(float4(i));
+}
+kernel void half_tile_broken(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  threadgroup half tile[72];
+  *(threadgroup half4*)(tile + 4 * i + 2) = half4(i);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  y[i] = tile[4 * i + 5];
+}
+kernel void half_tile_fixed(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  threadgroup half tile[72];
+  *(threadgroup packed_half4*)(tile + 4 * i + 2) = packed_half4(half4(i));
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  y[i] = tile[4 * i + 5];
+}
+kernel void half_long_broken(device const long* x [[buffer(0)]], device long* y [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  y[i] = (*(device const long4*)(x + 4 * i + 2)).w;
+}
+kernel void half_long_fixed(device const long* x [[buffer(0)]], device long* y [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  y[i] = (*(device const long4*)(x + 4 * i)).w;
+}
+struct aligned_pair {
+  float4 a;
+  float b;
+};
+kernel void half_struct_broken(device const float* x [[buffer(0)]], device float* y [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  aligned_pair pair = *(device const aligned_pair*)(x + 8 * i + 2);
+  y[i] = pair.a.x + pair.b;
+}
+kernel void half_struct_fixed(device const float* x [[buffer(0)]], device float* y [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  aligned_pair pair = *(device const aligned_pair*)(x + 8 * i);
+  y[i] = pair.a.x + pair.b;
+}
+kernel void half_atomic_broken(device uchar* n [[buffer(0)]], device int* y [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  y[i] = i + atomic_load_explicit((device atomic_int*)(n + 2), memory_order_relaxed);
+}
+kernel void half_atomic_fixed(device uchar* n [[buffer(0)]], device int* y [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  y[i] = i + atomic_load_explicit((device atomic_int*)(n + 4), memory_order_relaxed);
+}
+
+// ---- atomic loads: reads, which no other atomic access disturbs -------------------------------------------------
+
+kernel void atomic_load_broken(device int* n [[buffer(0)]], device int* y [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  if (i == 3) n[0] = 1;
+  y[i] = i + 0 * atomic_load_explicit((device atomic_int*)n, memory_order_relaxed);
+}
+kernel void atomic_load_fixed(device int* n [[buffer(0)]], device int* y [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  if (i == 3) atomic_store_explicit((device atomic_int*)n, 1, memory_order_relaxed);
+  if (i == 5) atomic_fetch_add_explicit((device atomic_int*)n, 1, memory_order_relaxed);
+  y[i] = i + 0 * atomic_load_explicit((device atomic_int*)n, memory_order_relaxed);
+}
+kernel void atomic_read_broken(device int* n [[buffer(0)]], device int* y [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  if (i == 3) atomic_store_explicit((device atomic_int*)n, 0, memory_order_relaxed);
+  y[i] = i + n[0];
+}
+kernel void atomic_read_fixed(device int* n [[buffer(0)]], device int* y [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  y[i] = i + n[0] + atomic_load_explicit((device atomic_int*)n, memory_order_relaxed);
+}
+kernel void atomic_tile_broken(device int* y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  threadgroup atomic_int n;
+  y[i] = atomic_load_explicit(&n, memory_order_relaxed);
+}
+kernel void atomic_tile_fixed(device int* y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  threadgroup atomic_int n;
+  if (i == 0) atomic_store_explicit(&n, 4, memory_order_relaxed);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  y[i] = atomic_load_explicit(&n, memory_order_relaxed);
+}
+
 // ---- bytes that nobody wrote ------------------------------------------------------------------------------------
 
 kernel void unset_tile_broken(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {

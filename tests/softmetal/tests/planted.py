@@ -11,6 +11,10 @@ def floats(n):
     return torch.arange(n, dtype=torch.float32).to("mps")
 
 
+def longs(n):
+    return torch.arange(n).to("mps")
+
+
 def zeros(n, dtype=torch.float32):
     return torch.zeros(n, dtype=dtype, device="mps")
 
@@ -151,6 +155,24 @@ PLANTED = [
         says=("threadgroup (2, 0, 0)",),
     ),
     Planted("vector_broken", "vector_fixed", "misaligned", lambda: (floats(65), zeros(64)), 16, 16, name="x"),
+    Planted("half_read_broken", "half_read_fixed", "misaligned", xy(66), 16, 16, name="x",
+            lines=("*(device const float4*)",), says=("reads 16 bytes",)),
+    Planted("half_write_broken", "half_write_fixed", "misaligned", lambda: (zeros(66),), 16, 16, name="y",
+            lines=("*(device float4*)",), says=("writes 16 bytes",)),
+    Planted("half_tile_broken", "half_tile_fixed", "misaligned", lambda: (zeros(16),), 16, 16, name="tile",
+            says=("writes 8 bytes", "threadgroup variable")),
+    Planted("half_long_broken", "half_long_fixed", "misaligned", lambda: (longs(66), zeros(16, torch.int64)), 16, 16,
+            name="x", says=("reads 32 bytes",)),
+    Planted("half_struct_broken", "half_struct_fixed", "misaligned", lambda: (floats(138), zeros(16)), 16, 16, name="x",
+            lines=("aligned_pair pair",), says=("reads 32 bytes",)),
+    Planted("half_atomic_broken", "half_atomic_fixed", "misaligned",
+            lambda: (zeros(8, torch.uint8), zeros(16, torch.int32)), 16, 16, name="n"),
+    Planted("atomic_load_broken", "atomic_load_fixed", "race", lambda: (zeros(1, torch.int32), zeros(64, torch.int32)),
+            lanes=2, lines=("n[0] = 1;", "atomic_load_explicit"), name="n", says=("atomically load",)),
+    Planted("atomic_read_broken", "atomic_read_fixed", "race", lambda: (zeros(1, torch.int32), zeros(64, torch.int32)),
+            lanes=2, name="n"),
+    Planted("atomic_tile_broken", "atomic_tile_fixed", "uninitialised_read", lambda: (zeros(16, torch.int32),), 16, 16,
+            name="n"),
     Planted(
         "unset_tile_broken",
         "unset_tile_fixed",

@@ -56,6 +56,9 @@ extern "C" void interpret(void* const* buffers, const msl_thread* thread) {
         break;
       }
       case 13: __builtin_memset(p, 1, five); break;
+      case 14:
+        msl_rt_atomic(p, 4, 1, 5);
+        break;
       default: break;
     }
   }

@@ -16,10 +16,11 @@ from softmetal.frontend import toolchain
 from softmetal.runtime.launch import Bound, launch
 
 HERE = Path(__file__).parent
-READ, WRITE, ATOMIC = "read", "write", "atomic"
+READ, WRITE, ATOMIC, LOAD = "read", "write", "atomic", "atomic load"
+HARMLESS = {frozenset(pair) for pair in ((READ,), (ATOMIC,), (LOAD,), (READ, LOAD), (ATOMIC, LOAD))}  # together
 # op -> (what, bytes)
 OPS = {1: (READ, 1), 2: (WRITE, 1), 3: (READ, 2), 4: (WRITE, 2), 5: (READ, 4), 6: (WRITE, 4), 7: (ATOMIC, 4)}
-OPS |= {10: (READ, 16), 11: (WRITE, 16), 12: (READ, 5), 13: (WRITE, 5)}
+OPS |= {10: (READ, 16), 11: (WRITE, 16), 12: (READ, 5), 13: (WRITE, 5), 14: (LOAD, 4)}
 BARRIER, SIMD_BARRIER, SHARED = 8, 9, 16
 DEVICE_FLAG, SHARED_FLAG = 1, 2
 GROUP, GROUPS = 64, 2
@@ -90,7 +91,7 @@ def ordered(program, a: Step, b: Step) -> bool:
 def racing(program, a: Step, b: Step) -> bool:
     if a.thread == b.thread or a.shared != b.shared or a.begin >= b.end or b.begin >= a.end:
         return False
-    if a.what == b.what and a.what in (READ, ATOMIC):
+    if frozenset((a.what, b.what)) in HARMLESS:
         return False
     if a.thread // GROUP != b.thread // GROUP:
         return not a.shared
@@ -124,7 +125,7 @@ def make_program(rng: random.Random):
             wide, op = rng.choice([(1, 1), (2, 3), (4, 5), (16, 10), (5, 12)] if mixed else [(1, 1), (2, 3), (4, 5)])
             op += rng.random() < writes
             if atomics and rng.random() < 0.5:
-                op, wide = 7, 4
+                op, wide = rng.choice([7, 14]), 4
             place = rng.randrange(places) if wide == 5 else rng.randrange(max(1, places // wide)) * wide
             program[thread][step] = (op | (SHARED if rng.random() < 0.5 else 0), place)
     return program

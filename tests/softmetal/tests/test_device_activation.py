@@ -185,6 +185,44 @@ def test_events_and_streams():
     assert generic.query()
 
 
+@pytest.mark.skipif(not hasattr(torch.mps, "Stream"), reason="torch before 2.15 has no torch.mps.Stream")
+def test_streams_are_numbers_and_one_is_current():
+    softmetal.activate()
+    assert torch.mps.current_stream() == torch.mps.default_stream()
+    side = torch.mps.Stream()
+    assert side != torch.mps.default_stream() and side.device == torch.device("mps", 0)
+    with torch.mps.stream(side):
+        assert torch.mps.current_stream() == side
+        x = torch.ones(3, device="mps")
+        with pytest.raises(NotImplementedError, match="Non-default streams"):
+            torch.mps.Event().record()
+    assert torch.mps.current_stream() == torch.mps.default_stream()
+    x.record_stream(side)
+    side.synchronize()
+    softmetal.activate("2.14")
+    assert not hasattr(torch.mps, "Stream")
+    torch.mps.Event().record()
+    with pytest.raises(NotImplementedError, match="record_stream"):
+        x.record_stream(side)
+
+
+@pytest.mark.parametrize("faults", ["2.9", "2.12", "2.13", "2.14", "2.15"])
+def test_a_profile_says_what_the_installed_torch_cannot_show(faults):
+    installed = torch.__version__
+    missing = softmetal.activate(faults).missing
+    assert missing == softmetal.active_profile().missing
+    expected = set()
+    if installed < (2, 10) and faults != "2.9":
+        expected |= {"torch.nn.functional.scaled_mm", "torch.nn.functional.grouped_mm"}
+    if installed < (2, 15) and faults == "2.15":
+        expected |= {"torch.mps.Stream", "torch.mps.stream", "torch.mps.set_stream"}
+    if installed < (2, 13) and faults in ("2.13", "2.14", "2.15"):
+        expected |= {"torch._C._mps_maxBufferLength"}
+    assert {sentence.split(" has no ")[1].split(",")[0] for sentence in missing} == expected
+    assert all(sentence.startswith(f"torch {installed} has no ") for sentence in missing)
+    assert softmetal.activate(None).missing == ()
+
+
 def test_the_profiler_calls_do_nothing():
     softmetal.activate()
     with torch.mps.profiler.profile():

@@ -115,7 +115,11 @@ def test_peaks_are_exact_and_reset():
     assert softmetal.counters.memory_peaks() == before
 
 
-def test_out_of_memory_says_what_mps_says():
+@pytest.mark.parametrize(("faults", "pool"), [
+    (None, "private" if torch.__version__ < (2, 12) else "shared"),
+    ("2.9", "private"), ("2.12", "shared"), ("2.13", "shared"), ("2.14", "shared"), ("2.15", "shared")])
+def test_out_of_memory_says_what_mps_says(faults, pool):
+    softmetal.activate(faults)
     torch.mps.empty_cache()
     held = empty(600 * MIB)
     torch.mps.set_per_process_memory_fraction(1.25 * GIB / torch.mps.recommended_max_memory())
@@ -125,8 +129,8 @@ def test_out_of_memory_says_what_mps_says():
     assert message.startswith("MPS backend out of memory (MPS allocated: ")
     assert "other allocations: 384.00 KiB, max allowed: 1.25 GiB). Tried to allocate 700.00 MiB on " in message
     assert message.splitlines()[0].endswith(
-        " pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations (may cause "
-        "system failure).")
+        f" on {pool} pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations (may "
+        "cause system failure).")
     assert not isinstance(caught.value, torch.OutOfMemoryError)
     del held
     empty(700 * MIB)  # the pool's free memory is given up first

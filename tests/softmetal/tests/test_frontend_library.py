@@ -72,6 +72,30 @@ def test_thread_limit_of_a_template():
     assert compile(source).kernels["f"].max_total_threads == 512
 
 
+def test_kernels_without_buffers():
+    library = compile(
+        HEAD
+        + """
+kernel void nothing() {}
+kernel void place(uint i [[thread_position_in_grid]]) { threadgroup float tile[8]; tile[i % 8] = i; }
+[[max_total_threads_per_threadgroup(64)]] kernel void limited() {}
+"""
+    )
+    shown = {k.name: (k.arguments, k.max_total_threads, k.threadgroup_bytes) for k in library.kernels.values()}
+    assert shown == {"nothing": ([], None, 0), "place": ([], None, 32), "limited": ([], 64, 0)}
+
+
+def test_accesses_that_want_more_alignment_than_their_call_out_tells_are_announced():
+    def announced(body, checked=True):
+        source = HEAD + f"kernel void f(device float* x, device packed_float4* p, device half4* h) {{ {body} }}"
+        return b"msl_rt_alignment" in compile(source, checked=checked).path.read_bytes()
+
+    assert announced("*(device float4*)x = 0;") and announced("x[0] = (*(device float4*)(x + 1)).x;")
+    assert announced("*(device ulong4*)x = 0;")
+    assert not announced("x[0] = x[1]; h[0] = h[1];")  # the call-outs of up to 8 bytes tell it
+    assert not announced("*(device float4*)x = 0;", checked=False)
+
+
 def test_open_symbols_are_the_runtimes():
     # exp and its kin come from libm, which is in the process.
     data = compile(

@@ -70,7 +70,7 @@ inline bool holds(const Range& range, uintptr_t p, size_t n) {
 // The range of an access that is not in the one this site touched last. nullptr: constants that clang made, nothing to check.
 __attribute__((noinline)) const Range* new_range(Site* site, uintptr_t p, size_t n, Access access, uint64_t pc) {
   if (holds(g.stack, p, n)) return site->range = &g.stack;
-  if (const Range* range = find_range(p, n, access != kRead)) return site->range = range;
+  if (const Range* range = find_range(p, n, access != kRead && access != kAtomicLoad)) return site->range = range;
   if (access == kRead) {
     if (holds(g.values, p, n)) return site->range = &g.values;
     if (holds(g.arguments, p, n)) return site->range = &g.arguments;
@@ -127,7 +127,7 @@ __attribute__((noinline)) void check_all(uintptr_t p, size_t n, uint64_t pc) {
   }
   const Tag me = (device ? g.device_tag : g.threadgroup_tag) | static_cast<uint32_t>(site - g.sites);
   const Order& order = device ? g.device : g.threadgroup;
-  if (access == kAtomic || !shadow_quick<access == kWrite>(range->pages, range->first_page, order, p, n, me)) {
+  if (access >= kAtomic || !shadow_quick<access == kWrite>(range->pages, range->first_page, order, p, n, me)) {
     const Conflict found = shadow_access(range->pages, range->first_page, order, p, n, access, me);
     if (__builtin_expect(found.tag != 0, 0)) race(*range, found, n, access, pc);
   }
@@ -142,6 +142,12 @@ inline void check(uintptr_t p, size_t n, uint64_t pc) {
   const Range* range = site.range;
   if (site.pc == pc && range && !range->pages && (reads || !range->read_only) && p % alignment == 0 && holds(*range, p, n)) return;
   check_all<access, alignment, reads, writes>(p, n, pc);
+}
+
+// An access of `n` bytes, which `check` sees next, that its type wants aligned to `alignment`.
+inline void check_alignment(uintptr_t p, size_t n, size_t alignment, Access access, uint64_t pc) {
+  if (__builtin_expect(p % alignment == 0, 1) || !g.checked || n == 0) return;
+  if (const Range* range = new_range(site_of(pc), p, n, access, pc)) bad_access(SMR_MISALIGNED, *range, p, n, access, pc);
 }
 
 }  // namespace
@@ -175,7 +181,8 @@ using namespace smr;
 
 #define SMR_EXPORT extern "C" __attribute__((visibility("default")))
 #define SMR_PC reinterpret_cast<uint64_t>(__builtin_return_address(0))
-// clang takes the sized call-outs only for accesses that it believes aligned, to 8 bytes at most; the others come as N.
+// clang takes the sized call-outs only for accesses that it believes aligned, to 8 bytes at most; the others come as N. What is
+// to be aligned to more says so to msl_rt_alignment first.
 #define SMR_ALIGN(n) (n < 8 ? n : 8)
 #define SMR_SIZED(n)                                                                                  \
   SMR_EXPORT void __asan_load##n##_noabort(uintptr_t p) { check<kRead, SMR_ALIGN(n)>(p, n, SMR_PC); } \
@@ -208,7 +215,15 @@ SMR_EXPORT void* __asan_memset(void* to, int value, size_t n) {
 SMR_EXPORT void msl_rt_atomic(const volatile void* p, uint32_t size, uint32_t kind, int line) {
   const auto at = reinterpret_cast<uintptr_t>(p);
   (void)line;  // the site tells it
-  if (kind == 1) return check<kAtomic, 1, true, false>(at, size, SMR_PC);
+  if (kind == 1) {
+    check_alignment(at, size, size, kAtomicLoad, SMR_PC);
+    return check<kAtomicLoad, 1, true, false>(at, size, SMR_PC);
+  }
+  check_alignment(at, size, size, kAtomic, SMR_PC);
   if (kind == 2) return check<kAtomic, 1, false, true>(at, size, SMR_PC);
   check<kAtomic, 1, true, true>(at, size, SMR_PC);
+}
+
+SMR_EXPORT void msl_rt_alignment(const void* p, uint64_t size, uint64_t alignment, uint32_t access) {
+  check_alignment(reinterpret_cast<uintptr_t>(p), size, alignment, static_cast<Access>(access), SMR_PC);
 }

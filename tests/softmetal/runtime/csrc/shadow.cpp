@@ -69,6 +69,8 @@ void each_array(Page& page, F f) {
   f(page.read[1]);
   f(page.atomic[0]);
   f(page.atomic[1]);
+  f(page.loaded[0]);
+  f(page.loaded[1]);
 }
 
 // Makes the granules of a page smaller; each small one inherits what is known of the large one that it was part of.
@@ -140,6 +142,19 @@ inline void remember(Tag& first, Tag* second, Page& page, Tag*& second_array, si
   }
 }
 
+// The first of two recorded accesses, if any, that an access by `me` now would conflict with.
+inline Tag conflicting(Tag* const (&recorded)[2], size_t cell, Tag me, const Order& order) {
+  for (const Tag* tags : recorded)
+    if (tags && unordered(tags[cell], me, order)) return tags[cell];
+  return 0;
+}
+
+// `remember`, in arrays that are made when they are first needed.
+inline void record(Tag* (&recorded)[2], Page& page, size_t cell, Tag me, const Order& order) {
+  Tag* first = recorded[0] ? recorded[0] : add(recorded[0], page);
+  remember(first[cell], recorded[1] ? &recorded[1][cell] : nullptr, page, recorded[1], cell, me, order);
+}
+
 Conflict in_page(Page& page, const Order& order, uintptr_t p, size_t n, Access access, Tag me) {
   if (__builtin_expect(!page.used || ((p | n) & ((uintptr_t{1} << page.shift) - 1)), 0)) fit(page, p, n);
   const int shift = page.shift;
@@ -151,8 +166,7 @@ Conflict in_page(Page& page, const Order& order, uintptr_t p, size_t n, Access a
     for (; cell < end; ++cell) {
       if (page.write && unordered(page.write[cell], me, order)) return {page.write[cell], kWrite, base + (cell << shift)};
       if (__builtin_expect(page.atomic[0] != nullptr, 0)) {
-        for (Tag* tags : page.atomic)
-          if (tags && unordered(tags[cell], me, order)) return {tags[cell], kAtomic, base + (cell << shift)};
+        if (const Tag other = conflicting(page.atomic, cell, me, order)) return {other, kAtomic, base + (cell << shift)};
       }
       if (__builtin_expect(tag_id(r0[cell]) < order.horizon && !page.read[1], 1)) {
         r0[cell] = me;
@@ -164,14 +178,16 @@ Conflict in_page(Page& page, const Order& order, uintptr_t p, size_t n, Access a
   }
   for (; cell < end; ++cell) {
     if (page.write && unordered(page.write[cell], me, order)) return {page.write[cell], kWrite, base + (cell << shift)};
-    for (Tag* tags : page.read)
-      if (tags && unordered(tags[cell], me, order)) return {tags[cell], kRead, base + (cell << shift)};
+    if (access == kAtomicLoad) {
+      record(page.loaded, page, cell, me, order);
+      continue;
+    }
+    if (const Tag other = conflicting(page.read, cell, me, order)) return {other, kRead, base + (cell << shift)};
     if (access == kAtomic) {
-      Tag* a0 = page.atomic[0] ? page.atomic[0] : add(page.atomic[0], page);
-      remember(a0[cell], page.atomic[1] ? &page.atomic[1][cell] : nullptr, page, page.atomic[1], cell, me, order);
+      record(page.atomic, page, cell, me, order);
     } else {
-      for (Tag* tags : page.atomic)
-        if (tags && unordered(tags[cell], me, order)) return {tags[cell], kAtomic, base + (cell << shift)};
+      if (const Tag other = conflicting(page.atomic, cell, me, order)) return {other, kAtomic, base + (cell << shift)};
+      if (const Tag other = conflicting(page.loaded, cell, me, order)) return {other, kAtomicLoad, base + (cell << shift)};
       (page.write ? page.write : add(page.write, page))[cell] = me;
     }
   }

@@ -7,9 +7,9 @@
 // us) or of ours, so nothing is ever cleared.
 //
 // Memory is watched in granules, all of one size within a 4 KiB page: 16 bytes at first, split when a smaller or unaligned access
-// comes, so a cell always stands for bytes that were accessed together. Per granule there are up to five tags, each kind in an
-// array that exists only in pages that need it: the last plain write, two readers, two atomic accessors. Two of the latter are
-// enough, see `remember`.
+// comes, so a cell always stands for bytes that were accessed together. Per granule there are up to seven tags, each kind in an
+// array that exists only in pages that need it: the last plain write, two plain readers, two lanes that updated atomically, two
+// that loaded atomically. Two of the latter are enough, see `remember`.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -28,6 +28,7 @@ struct Page {
   Tag* write;
   Tag* read[2];
   Tag* atomic[2];
+  Tag* loaded[2];  // by atomic loads
   uint8_t shift;  // log2 of the granule's size
   uint8_t used;
 };
@@ -40,7 +41,9 @@ struct Order {
   uint64_t now[32];      // current id of each SIMD-group; older ids of the same SIMD-group are ordered by a simdgroup barrier
 };
 
-enum Access : uint32_t { kRead = 1, kWrite = 2, kAtomic = 4 };
+// A plain write conflicts with everything, a plain read with writes and with kAtomic (an atomic store or update), an atomic load
+// with plain writes only.
+enum Access : uint32_t { kRead = 1, kWrite = 2, kAtomic = 4, kAtomicLoad = 5 };
 
 struct Conflict {
   Tag tag = 0;          // 0: none
@@ -58,7 +61,7 @@ template <bool write>
 inline bool shadow_quick(Page* pages, uintptr_t first_page, const Order& order, uintptr_t p, size_t n, Tag me) {
   Page& page = pages[p / 4096 - first_page];
   Tag* tags = write ? page.write : page.read[0];
-  if (!tags || (write ? page.read[0] : page.write) || page.atomic[0]) return false;
+  if (!tags || (write ? page.read[0] : page.write) || page.atomic[0] || page.loaded[0]) return false;
   if (n != size_t{1} << page.shift || p % n) return false;
   Tag& last = tags[p % 4096 >> page.shift];
   const uint64_t id = tag_id(last);

@@ -10,12 +10,14 @@ template <class T, int N> struct loaded<metal::packed_vec<T, N>> { typedef metal
 template <class T> MSL_INLINE typename loaded<plain<metal::remove_reference_t<T>>>::type load(T&& object) {
   typedef plain<metal::remove_reference_t<T>> value;
   alignas(value) unsigned char storage[sizeof(value)];
+  target::check_alignment<alignof(value)>((const void*)&object, sizeof(value), 1);
   __builtin_memcpy(storage, (const void*)&object, sizeof(value));
   return *(value*)storage;
 }
 // destination = value, whichever address spaces the two are in.
 template <class D, class S> MSL_INLINE void store(D& destination, S&& value) {
   const plain<D> copy = load(value);
+  target::check_alignment<alignof(plain<D>)>((const void*)&destination, sizeof(copy), 2);
   __builtin_memcpy((void*)&destination, &copy, sizeof(copy));
 }
 }  // namespace msl

@@ -131,6 +131,11 @@ template <class A, class B> MSL_LANES metal::vec<float, 2> matrix_product(metal:
   return metal::vec<float, 2>{sums[0], sums[1]};
 }
 
+// ---- copies of structures: memcpy's own check does not know what they are aligned to. access: 1 read, 2 write.
+template <uint alignment> MSL_INLINE void check_alignment(const void* p, ulong size, uint access) {
+  if (alignment > 1) msl_rt_alignment(p, size, alignment, access);
+}
+
 // ---- atomics: a lane is not interrupted between two calls of the runtime, so reading and writing need no hardware's help ----
 // The accesses themselves are not instrumented: msl_rt_atomic, called where the kernel stands, is what reports them.
 #define MSL_UNCHECKED __attribute__((noinline, no_sanitize("kernel-address"))) inline
