@@ -11,7 +11,7 @@
 //   columns   neighbouring threads take neighbouring rows, for softmax over a dimension that is not the innermost one,
 //             and for rows of a few elements
 //
-// geometry.py chooses. A row's elements are added up in an order that only its length and layout decide, so results do not
+// geometry.py chooses. A row's elements are added up in an order that only shapes and strides decide, so results do not
 // depend on how a GPU schedules its threads. Everything is computed in float.
 //
 // The maximum of a state may be -infinity: so far there was nothing else. exp(x - max) would then be NaN, so sums are
@@ -377,12 +377,13 @@ constexpr int vector_length() {
 
 // ---- kernels -----------------------------------------------------------------------------------------------------
 
-#define SOFTMAX_ARGUMENTS                      \
+#define SOFTMAX_INPUTS                         \
   device const T* a [[buffer(0)]],             \
   device const T* b [[buffer(1)]],             \
-  device U* out [[buffer(2)]],                 \
-  constant SoftmaxLaunch& p [[buffer(3)]],     \
-  constant SoftmaxDim* dims [[buffer(4)]]
+  constant SoftmaxLaunch& p [[buffer(2)]],     \
+  constant SoftmaxDim* dims [[buffer(3)]]
+
+#define SOFTMAX_ARGUMENTS SOFTMAX_INPUTS, device U* out [[buffer(4)]]
 
 #define SOFTMAX_POSITIONS                                      \
   uint group [[threadgroup_position_in_grid]],                 \
@@ -404,7 +405,7 @@ template <typename Op, typename T, typename U, int K>
   const Part<V> part(p, at.a, row_threads, thread_in_group % row_threads);
 
   float x[K * V];
-  float y[Op::inputs == 2 ? K * V : 1];
+  float y[Op::inputs == 2 ? K * V : 1] = {0.0f};
   part.template read<T, K>(a + at.a, p.a_stride, 0, Op::fill, x);
   if (Op::inputs == 2) {
     part.template read<T, Op::inputs == 2 ? K : 0>(b + at.b, p.b_stride, 0, Op::fill, y);
@@ -429,7 +430,7 @@ inline typename Op::State reduce_blocks(
   typename Op::State s = Op::empty();
   for (uint block = begin; block < end; ++block) {
     float x[K * V];
-    float y[Op::inputs == 2 ? K * V : 1];
+    float y[Op::inputs == 2 ? K * V : 1] = {0.0f};
     part.template read<T, K>(a, p.a_stride, block, Op::fill, x);
     if (Op::inputs == 2) {
       part.template read<T, Op::inputs == 2 ? K : 0>(b, p.b_stride, block, Op::fill, y);
@@ -446,7 +447,7 @@ inline void write_blocks(
     uint end, typename Op::Final f) {
   for (uint block = end; block > begin; --block) {
     float x[K * V];
-    float y[Op::inputs == 2 ? K * V : 1];
+    float y[Op::inputs == 2 ? K * V : 1] = {0.0f};
     part.template read<T, K>(a, p.a_stride, block - 1, Op::fill, x);
     if (Op::inputs == 2) {
       part.template read<T, Op::inputs == 2 ? K : 0>(b, p.b_stride, block - 1, Op::fill, y);
@@ -473,7 +474,7 @@ template <typename Op, typename T, typename U, int K>
 
 template <typename Op, typename T, typename U, int K>
 [[kernel, max_total_threads_per_threadgroup(1024)]] void softmax_partial(
-    SOFTMAX_ARGUMENTS, device typename Op::State* states [[buffer(5)]], SOFTMAX_POSITIONS) {
+    SOFTMAX_INPUTS, device typename Op::State* states [[buffer(4)]], SOFTMAX_POSITIONS) {
   constexpr int V = vector_length<T, U>();
   threadgroup typename Op::State shared[max_simdgroups];
   const uint chunks = uint(p.chunks);
@@ -531,7 +532,7 @@ template <typename Op, typename T, typename U, int C>
   }
   for (uint first = y; first < length; first += column_batch * depth) {
     float v[column_batch][C];
-    float w[column_batch][C];
+    float w[column_batch][C] = {{0.0f}};
     SOFTMAX_UNROLL
     for (int i = 0; i < column_batch; ++i) {
       const long e = min(first + i * depth, length - 1);
@@ -548,7 +549,7 @@ template <typename Op, typename T, typename U, int C>
       for (int i = 0; i < column_batch; ++i) {
         const bool inside = first + i * depth < length;
         v_column[i] = inside ? v[i][c] : Op::fill;
-        w_column[i] = inside && Op::inputs == 2 ? w[i][c] : Op::fill;
+        w_column[i] = inside ? w[i][c] : Op::fill;
       }
       s[c] = Op::template absorb<column_batch>(s[c], v_column, w_column);
     }
@@ -575,7 +576,7 @@ template <typename Op, typename T, typename U, int C>
 
   for (uint first = y; first < length; first += column_batch * depth) {
     float v[column_batch][C];
-    float w[column_batch][C];
+    float w[column_batch][C] = {{0.0f}};
     SOFTMAX_UNROLL
     for (int i = 0; i < column_batch; ++i) {
       const long e = min(first + i * depth, length - 1);
@@ -588,7 +589,7 @@ template <typename Op, typename T, typename U, int C>
     for (int i = 0; i < column_batch; ++i) {
       SOFTMAX_UNROLL
       for (int c = 0; c < C; ++c) {
-        v[i][c] = Op::value(v[i][c], Op::inputs == 2 ? w[i][c] : 0.0f, f[c]);
+        v[i][c] = Op::value(v[i][c], w[i][c], f[c]);
       }
       if (first + i * depth < length) {
         store<U, C>(out + (at.out + long(first + i * depth) * p.out_stride), v[i]);
