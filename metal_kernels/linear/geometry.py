@@ -33,8 +33,8 @@ TILES = {
     "columns": (Tile(1, SIMD, COLUMN_STEPS), Tile(4, SIMD, COLUMN_STEPS), Tile(16, SIMD, COLUMN_STEPS)),
 }
 
-# Small weights: K is shared by 2, 4 or 8 SIMD-groups while there are fewer than this many (a large GPU runs thousands at
-# once), as long as each has one full flight to read.
+# Small weights: K is shared by 2, 4 or 8 SIMD-groups while there are fewer than this many (a large GPU runs thousands
+# at once), as long as each has one full flight to read.
 BUSY_SIMDGROUPS = 4096
 
 

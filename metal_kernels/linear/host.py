@@ -1,8 +1,8 @@
 """linear with few rows on MPS: what is taken, the output, and the launch.
 
-Which kernel runs is geometry.py's choice, the arithmetic is linear.metal's, in float. Nothing here waits for the device.
-A call is one allocation and one launch; where only x's layout keeps a weight from being read in vectors, x is copied
-first: it is small.
+Which kernel runs is geometry.py's choice, the arithmetic is linear.metal's, in float. Nothing here waits for the
+device. A call is one allocation and one launch; where only x's layout keeps a weight from being read in vectors, x is
+copied first: it is small.
 """
 
 from __future__ import annotations
