@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .kernel import SelfCheckFailure
 from .shader import ShaderError
-from .switches import AUTO, QUIET, Switch, here
+from .switches import AUTO, QUIET, Switch, here, unmetered
 
 
 def running() -> bool:
@@ -30,10 +30,11 @@ def generator(seed: int = 0) -> torch.Generator:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Plain eager torch: no modes, no autocast, no gradients, no inference mode; overrides pass to stock."""
+    """Plain eager torch: no modes, no autocast, no gradients, no inference mode; overrides pass to stock; no meters."""
     token = here.set(QUIET)
     try:
         with ExitStack() as stack:
+            stack.enter_context(unmetered())
             stack.enter_context(torch._C.DisableTorchFunction())  # function modes, and with them set_default_device
             stack.enter_context(_disable_current_modes())
             stack.enter_context(torch._C._DisableAutocast())

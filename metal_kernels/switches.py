@@ -30,18 +30,36 @@ class _Quiet(dict):
 QUIET = _Quiet()
 here: ContextVar[Mapping[str, str] | None] = ContextVar("metal_kernels", default=None)
 _watcher: Callable[[], None] | None = None
+_pauser: Callable[[bool], None] | None = None
 
 
 @contextmanager
-def watch(watcher: Callable[[], None]) -> Iterator[None]:
-    """Meanwhile, have `watcher` called at every counted call: after a kernel has run, before stock runs. It must not
-    raise. One at a time: an inner one takes the place of the outer one."""
-    global _watcher
-    outer, _watcher = _watcher, watcher
+def watch(watcher: Callable[[], None], pauser: Callable[[bool], None] | None = None) -> Iterator[None]:
+    """Meanwhile, have `watcher` called at every counted call: after a kernel has run, before stock runs. For meters.
+
+    pauser: called with True before a self-check and with False after it, so that what it takes is not metered.
+    Neither may raise. One at a time: an inner one takes the place of the outer one.
+    """
+    global _watcher, _pauser
+    outer = _watcher, _pauser
+    _watcher, _pauser = watcher, pauser
     try:
         yield
     finally:
-        _watcher = outer
+        _watcher, _pauser = outer
+
+
+@contextmanager
+def unmetered() -> Iterator[None]:
+    """Round what is not the user's own work."""
+    pauser = _pauser
+    if pauser is not None:
+        pauser(True)
+    try:
+        yield
+    finally:
+        if pauser is not None:
+            pauser(False)
 
 
 class Switch:

@@ -7,11 +7,15 @@ STOPS_GROWTH = ("pad",)  # kernels whose stock op keeps Metal memory outside tor
 
 
 def snapshot():
-    """{kernel: (calls taken, calls passed to stock)} so far; {} where the library can't be used."""
+    """{kernel: (calls taken, calls passed to stock)} so far; {} where the library can't be used.
+
+    Passed ones are told of STOPS_GROWTH alone: several kernels may wait for one op, each for dtypes or shapes of its
+    own, and a call that none of them was meant for is no sign of anything.
+    """
     if library.metal_kernels is None:
         return {}
     taken, passed = library.metal_kernels.taken(), library.metal_kernels.passed()
-    return {name: (taken.get(name, 0), count) for name, count in passed.items()}
+    return {name: (taken.get(name, 0), passed[name] if name in STOPS_GROWTH else 0) for name in passed}
 
 
 def since(before):
@@ -39,12 +43,12 @@ def state(name):
     return kernel["state"], kernel["reason"]
 
 
-def watched(watcher):
-    """Context manager: `watcher()` at every call of the patched ops, and the leaking ones counted though switched off.
-    """
+def watched(watcher, pauser):
+    """Context manager: `watcher()` at every call of the patched ops, `pauser(True)` and `pauser(False)` round their
+    self-checks; and calls of the leaking ops are counted though their kernels are switched off."""
     stack = ExitStack()
     if library.metal_kernels is not None:
         known = {kernel.name for kernel in library.metal_kernels.KERNELS}
         stack.enter_context(library.metal_kernels.registered(*sorted(known & set(leaking()))))
-        stack.enter_context(library.metal_kernels.watch(watcher))
+        stack.enter_context(library.metal_kernels.watch(watcher, pauser))
     return stack

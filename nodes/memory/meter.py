@@ -34,6 +34,7 @@ class Meter(execution.Listener):
         self._lock = threading.RLock()
         self._sessions = []
         self._thread, self._stop = None, None
+        self._paused = 0
         self._watching = ExitStack()
 
     def wanted(self, prompt):
@@ -103,10 +104,10 @@ class Meter(execution.Listener):
                 getattr(self._sessions[-1], event)(*args)
 
     def _begin(self):
-        self._stop = threading.Event()
+        self._stop, self._paused = threading.Event(), 0
         self._thread = threading.Thread(target=self._run, args=(self._stop,), name="metal memory", daemon=True)
         self._thread.start()
-        self._watching.enter_context(self._calls.watched(self._patched_call))
+        self._watching.enter_context(self._calls.watched(self._patched_call, self._self_check))
 
     def _end(self):
         """The thread, told to stop: it may be waiting for the lock."""
@@ -119,7 +120,7 @@ class Meter(execution.Listener):
         while not stop.wait(self.interval):
             try:
                 with self._lock:
-                    if not stop.is_set():
+                    if not stop.is_set() and not self._paused:
                         for session in self._sessions:
                             session.sample()
             except Exception as error:
@@ -131,6 +132,18 @@ class Meter(execution.Listener):
             with self._lock:
                 for session in self._sessions:
                     session.glance()
+        except Exception as error:
+            self._note(error)
+
+    def _self_check(self, begins):
+        """A kernel's self-check is no node's work: nothing is read meanwhile, and its peak is not counted."""
+        try:
+            with self._lock:
+                self._paused += 1 if begins else -1
+                if self._sessions and begins:
+                    self._sessions[-1].count()
+                elif self._sessions:
+                    self._sessions[-1].source.take_peaks()
         except Exception as error:
             self._note(error)
 

@@ -79,7 +79,7 @@ class Session:
         self.files = set()  # prefixes of the files that are to be written at the end
         if outer is not None:
             outer.sample("boundaries")
-            outer._count(source.take_peaks())
+            outer.count()
         else:
             source.take_peaks()
         self.first = self.last = self._idle_since = source.read()
@@ -99,6 +99,10 @@ class Session:
         peaks = [self.peaks, *(call.node.peaks for call in self.running)]
         if driver != self.last.driver or any(current > each["current"].value for each in peaks):
             self._see(self.source.read(with_footprint=False), "patched calls")
+
+    def count(self):
+        """Take the allocator's own peaks up to now."""
+        self._count(self.source.take_peaks())
 
     def find_cached(self):
         """Before the first node runs: ComfyUI passes over cached nodes without a word."""
@@ -167,7 +171,7 @@ class Session:
         """
         reading = self.source.read()
         at = self._see(reading, "boundaries")
-        self._count(self.source.take_peaks())
+        self.count()
         return reading, at
 
     def _count(self, counted):

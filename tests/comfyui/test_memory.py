@@ -89,6 +89,17 @@ def test_a_failing_prompt_is_reported_and_saved(comfyui, client):
     assert "this node always fails" in error(comfyui.end(prompt))["exception_message"]
 
 
+def test_an_out_of_memory_message_is_read(comfyui, client):
+    prompt = client.queue({"S": switch(pad="off"), "h": node("TestHungry", value=("S", 0)), "M": report("h")})
+    assert client.end(prompt)[0] == "execution_error"
+    told = event(client, prompt)
+    found = told["report"]["out_of_memory"]
+    assert set(found) == {"reserved", "outside", "limit"} and f"was {found['outside']}" in told["text"]
+    number, unit = found["outside"].split()
+    outside = float(number) * {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}[unit]
+    assert abs(outside - told["report"]["numbers"]["outside"]["end"]) < 0.02 * outside, "one and the same number"
+
+
 def test_an_interrupted_prompt_is_reported(comfyui, client):
     prompt = client.queue({"s": node("TestSlow", seed=103), "M": report("s")})
     client.until(lambda kind, data: kind == "progress_state" and data["prompt_id"] == prompt
@@ -164,6 +175,23 @@ def test_without_a_report_node_nothing_records(comfyui, client):
     client.until(lambda kind, data: kind == EVENT)
     assert comfyui.get("/test/memory") == NOTHING
     assert len([1 for kind, _ in client.messages if kind == EVENT]) == 1
+
+
+def test_a_torch_that_cannot_tell_the_pool_from_the_rest(comfyui_path):
+    from client import connected
+    from server import running
+
+    with running(comfyui_path, faults="2.12") as comfyui, connected(comfyui) as client:
+        prompt = client.queue({"S": switch(pad="off"), "leaks": node("TestShapes", value=("S", 0), shapes=5),
+                               "M": report("leaks")})
+        told = event(client, prompt)
+    numbers = told["report"]["numbers"]
+    assert {name: number["method"] for name, number in numbers.items()} == {
+        "current": "sampled", "reserved": "not available", "driver": "sampled", "outside": "not available",
+        "footprint": "sampled"}
+    assert numbers["outside"]["peak"] is None and rows(told["report"])["leaks"]["peaks"]["reserved"] is None
+    assert "TestShapes (#leaks) made driver grow by" in told["text"] and "5 pad calls in it" in told["text"]
+    assert "That is not zero." in told["text"]
 
 
 def test_another_client_does_not_hear_of_it(comfyui, client):

@@ -58,6 +58,20 @@ class TestOutside(TestShapes):
         return io.NodeOutput(value)
 
 
+class TestHungry(io.ComfyNode):
+    """Asks for more than any machine has, behind shapes that stock's pad keeps memory for."""
+
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(node_id="TestHungry", category="test", inputs=[io.AnyType.Input("value", optional=True)],
+                         outputs=[io.AnyType.Output("value")], is_output_node=True, not_idempotent=True)
+
+    @classmethod
+    def execute(cls, value=None):
+        torch.nn.functional.pad(fresh(), (0, 0, 0, 0, 1, 0))
+        return io.NodeOutput(torch.empty(2**45, dtype=torch.uint8, device=get_torch_device()))
+
+
 def recording():
     """How many threads read memory now, and whether patched calls are watched."""
     return {"threads": sum(thread.name == "metal memory" for thread in threading.enumerate()),
@@ -71,4 +85,4 @@ def add_routes():
         return web.json_response(recording())
 
 
-NODES = [TestShapes, TestOutside]
+NODES = [TestShapes, TestOutside, TestHungry]

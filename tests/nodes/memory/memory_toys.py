@@ -17,7 +17,7 @@ class Toys:
         self.counts_peaks, self.obstacle, self.trouble = True, None, None
         self.peaks = {"current": 1, "reserved": 2}
         self.time, self.reads, self.made = 0.0, 0, 0
-        self.taken, self.passed, self.watcher = {"pad": 0}, {"pad": 0}, None
+        self.taken, self.passed, self.watcher, self.pauser = {"pad": 0}, {"pad": 0}, None, None
         self.stock, self.states = {"pad": "stock keeps memory"}, {"pad": ("patched", "this torch needs it")}
         self.has_reserved = True
 
@@ -71,12 +71,12 @@ class Toys:
         return self.states[name]
 
     @contextmanager
-    def watched(self, watcher):
-        self.watcher = watcher
+    def watched(self, watcher, pauser):
+        self.watcher, self.pauser = watcher, pauser
         try:
             yield
         finally:
-            self.watcher = None
+            self.watcher = self.pauser = None
 
     # Sessions.
 

@@ -153,7 +153,7 @@ def graph(memory, device, loaded, world):
         run(executor, {node_id: node(name) for node_id, name in classes.items()})
         return world.delivered[-1] if world.delivered else None
 
-    go.found, go.world = found, world
+    go.found, go.world, go.executor = found, world, executor
     return go
 
 
@@ -210,3 +210,23 @@ def test_the_watcher_hears_of_every_counted_call_and_of_no_self_check(device, lo
     assert [(a - before[0], b - before[1]) for a, b in heard] == [(1, 0), (2, 0), (2, 1)]
     pads(302, 1)
     assert len(heard) == 3
+
+
+def test_a_self_check_is_told_to_meters(memory, device, loaded, graph):
+    """Its memory is more than the node's own here: it must not be the node's peak."""
+    kernels = loaded[0].metal_kernels
+    patcher = sys.modules[f"{kernels.__name__}.selfcheck"]
+    paused = []
+    with kernels.watch(lambda: None, paused.append), patcher.quiet():
+        assert paused == [True]
+    assert paused == [True, False]
+
+    def checks(executor, node_id, item):
+        with patcher.quiet():
+            torch.zeros(20 * MIB, device="mps")
+        torch.zeros(MIB, device="mps")
+
+    graph.executor.functions["Checks"] = checks
+    before = numbers(device)["current"]
+    session = graph(a="Checks", M="MetalMemoryReport")
+    assert session.nodes["a"].peaks["current"].value == before + 4 * MIB

@@ -187,6 +187,24 @@ def test_a_patched_call_sees_what_the_blinded_thread_does_not(world, executor):
     assert session.nodes["a"].peaks["driver"].value == 44 * MIB and session.readings["patched calls"] == 3
 
 
+def test_a_self_check_is_no_nodes_work(world, executor):
+    def pads(executor, node_id, item):
+        world.toys.set(current=20)
+        world.toys.pauser(True)
+        world.toys.set(current=500)
+        before = world.meter.session()[0].readings["thread"]
+        time.sleep(0.02)
+        assert world.meter.session()[0].readings["thread"] == before
+        world.toys.set(current=5)
+        world.toys.pauser(False)
+
+    world.meter.interval = 0.001
+    executor.functions["Pads"] = pads
+    run(executor, {"a": node("Pads"), "M": node(NODE)})
+    (session,) = world.delivered
+    assert session.outcome.kind == "success" and session.nodes["a"].peaks["current"].value == 20 * MIB
+
+
 def test_numbers_that_fail_break_no_prompt_and_are_told(world, executor, caplog):
     def breaks(executor, node_id, item):
         world.toys.trouble = RuntimeError("no numbers today")
