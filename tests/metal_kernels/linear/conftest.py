@@ -1,8 +1,10 @@
 """The linear kernels, installed on the software device with torch 2.13's stock beneath it (on a Mac: on the GPU)."""
 
 import importlib
+import json
 import sys
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -103,6 +105,8 @@ def lin():
     metal_kernels.uninstall()
     metal_kernels.install()
     metal_kernels.set_mode(linear="on")
+    for dtype in metal_kernels.linear.KERNEL.dtypes:  # the self-check of each dtype, before anything is recorded
+        F.linear(torch.zeros(1, 1, dtype=dtype, device="mps"), torch.zeros(1, 1, dtype=dtype, device="mps"))
     metal_kernels.reset_counters()
     yield Linear(metal_kernels)
     assert metal_kernels.status()["kernels"]["linear"]["state"] != "failed"
@@ -126,3 +130,9 @@ def faultless_stock():
 
     with softmetal.profile(faults=None):
         yield
+
+
+@pytest.fixture(scope="session")
+def table():
+    """shapes.json: the layers of public models."""
+    return json.loads(Path(__file__).with_name("shapes.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""What stock computes wrongly, by torch release: shown on stock first, then right with the pack. And what auto patches."""
+"""What stock computes wrongly, by torch release: shown on stock first, then right with the pack; what auto patches."""
 
 import importlib
 
