@@ -9,7 +9,7 @@ OUTSIDE = (
     'keeps for every new shape it meets; out-of-memory messages call it "other allocations", and emptying torch\'s '
     "cache does not free it."
 )
-_OOM = re.compile(r"MPS allocated: ([\d.]+ \w+), other allocations: ([\d.]+ \w+), max allowed: ([\d.]+ \w+)")
+_OOM = re.compile(r"MPS allocated: ([\d.]+ \w+), other allocations: ([\d.]+ \w+)(?:, max allowed: ([\d.]+ \w+))?")
 
 
 def growth(session, name_of, leaking, state_of):
@@ -88,6 +88,7 @@ def _why_none(nodes, inside, leaking):
 
 def out_of_memory(message):
     """The numbers in torch's own message, {"reserved", "outside", "limit"} as it wrote them; None for another one.
+    The limit is None where torch was told to have none.
 
     Its "MPS allocated" is the allocator's pool and its "other allocations" is driver - pool (MPSAllocator.mm), so that
     torch before 2.13, which has no call for either, tells them here.

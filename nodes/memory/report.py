@@ -132,8 +132,9 @@ def _failure(data):
         message = failure["message"].splitlines()[0] if failure["message"] else ""
         lines.append(f"{failure['name']} {verb}{': ' + message if message else '.'}")
     if oom is not None:
-        lines.append(f"By that message the pool held {oom['reserved']}, outside (\"other allocations\") was "
-                     f"{oom['outside']}, and torch allows itself {oom['limit']} in all.")
+        limit = f", and torch allows itself {oom['limit']} in all" if oom["limit"] else ""
+        lines.append(f"By that message the pool held {oom['reserved']} and outside (\"other allocations\") was "
+                     f"{oom['outside']}{limit}.")
     return lines
 
 

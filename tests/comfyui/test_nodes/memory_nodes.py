@@ -59,7 +59,7 @@ class TestOutside(TestShapes):
 
 
 class TestHungry(io.ComfyNode):
-    """Asks for more than any machine has, behind shapes that stock's pad keeps memory for."""
+    """Keeps some memory by a pad, then asks for more than torch allows itself."""
 
     @classmethod
     def define_schema(cls):
@@ -69,7 +69,11 @@ class TestHungry(io.ComfyNode):
     @classmethod
     def execute(cls, value=None):
         torch.nn.functional.pad(fresh(), (0, 0, 0, 0, 1, 0))
-        return io.NodeOutput(torch.empty(2**45, dtype=torch.uint8, device=get_torch_device()))
+        torch.mps.set_per_process_memory_fraction(2**30 / torch.mps.recommended_max_memory())
+        try:
+            return io.NodeOutput(torch.empty(2**31, dtype=torch.uint8, device=get_torch_device()))
+        finally:
+            torch.mps.set_per_process_memory_fraction(1.7)  # torch's own default
 
 
 def recording():

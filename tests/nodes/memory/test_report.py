@@ -173,6 +173,12 @@ def test_a_failure_with_torchs_own_numbers(memory, toys):
     assert "139.12 GiB" in memory.report.summary(data)
 
 
+def test_other_messages(memory):
+    no_limit = "MPS backend out of memory (MPS allocated: 1.00 MiB, other allocations: 384.00 KiB). Tried to allocate"
+    assert memory.advice.out_of_memory(no_limit) == {"reserved": "1.00 MiB", "outside": "384.00 KiB", "limit": None}
+    assert memory.advice.out_of_memory("CUDA out of memory") is memory.advice.out_of_memory("") is None
+
+
 def test_a_cancel(memory, toys):
     session = toys.session(a="A")
     session.call_started("a")
