@@ -13,6 +13,8 @@ from .formats import FP8, MATRIX, WIDE, as_bytes
 from .linear import linear
 from .quantize import quantize
 
+FLOAT = {"dtype": torch.float32, "device": "cpu"}  # whatever the defaults are
+
 # Where rounding, overflow and subnormals meet, for every format.
 EDGES = (
     0.0, -0.0, 1.0, -1.5, 0.0009765625, 0.00146484375, 0.0146484375, 0.015625, 1.0625, 1.1875, 17.0, 239.0, 240.0,
@@ -40,8 +42,8 @@ def check_casts(dtype: torch.dtype) -> None:
         for first in (0, 1):
             actual = cast(every.to("mps")[first:].view(dtype), wide)
             expect_identical(_bits(actual), _bits(every[first:].view(dtype).to(wide)), f"{dtype} to {wide}")
-            x = torch.randn(512, generator=source, device="cpu") * torch.logspace(-6, 5, 512, device="cpu")
-            x = torch.cat([torch.tensor(EDGES, device="cpu"), x])[:512].to(wide)
+            x = torch.randn(512, generator=source, **FLOAT) * torch.logspace(-6, 5, 512, **FLOAT)
+            x = torch.cat([torch.tensor(EDGES, **FLOAT), x])[:512].to(wide)
             actual = cast(x.to("mps")[first:], dtype)
             expect_identical(as_bytes(actual), as_bytes(x[first:].to(dtype)), f"{wide} to {dtype}")
 
@@ -50,10 +52,10 @@ def check_linear(fp8: torch.dtype, wide: torch.dtype) -> None:
     """The GEMV in its three forms of loads, with a scale and a bias."""
     source = generator(1)
     for rows, cols in ((1, 512), (3, 36), (2, 33)):
-        weight = torch.randn(9, cols, generator=source, device="cpu").to(fp8)
-        x = torch.randn(rows, cols, generator=source, device="cpu").to(wide)
-        scale = torch.rand(9, generator=source, device="cpu") + 0.5
-        bias = torch.randn(9, generator=source, device="cpu").to(wide)
+        weight = torch.randn(9, cols, generator=source, **FLOAT).to(fp8)
+        x = torch.randn(rows, cols, generator=source, **FLOAT).to(wide)
+        scale = torch.rand(9, generator=source, **FLOAT) + 0.5
+        bias = torch.randn(9, generator=source, **FLOAT).to(wide)
         expected = (x.double() @ (weight.float() * scale[:, None]).double().t() + bias.double()).to(wide)
         actual = linear(x.to("mps"), as_bytes(weight).to("mps").view(fp8), scale.to("mps"), bias.to("mps"))
         error = 4 * torch.finfo(wide).eps
@@ -62,7 +64,7 @@ def check_linear(fp8: torch.dtype, wide: torch.dtype) -> None:
 
 def check_quantize(fp8: torch.dtype) -> None:
     """Per tensor: the scale, and the values that follow from it."""
-    x = torch.randn(40, 96, generator=generator(2), device="cpu")
+    x = torch.randn(40, 96, generator=generator(2), **FLOAT)
     values, scale = quantize(x.to("mps"), fp8)
     most = torch.finfo(fp8).max
     expected = x.abs().amax() / most

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 
 import torch
 
-from ..environment import detect
+from ..environment import stock
 from ..shader import ShaderLibrary
 
 LIBRARY = ShaderLibrary(Path(__file__).with_name("fp8.metal"))
@@ -48,11 +48,8 @@ def as_bytes(x: torch.Tensor) -> torch.Tensor:
 
 def stock_has(dtype: torch.dtype) -> bool:
     """Whether this torch itself knows the dtype on MPS."""
-    return dtype in _of_stock(str(torch.__version__))
+    feature = _FEATURES.get(dtype)
+    return feature is not None and stock(feature).good
 
 
-@lru_cache(maxsize=16)
-def _of_stock(version: str) -> frozenset[torch.dtype]:
-    environment = detect()
-    features = {torch.float8_e4m3fn: "float8_e4m3fn", torch.float8_e5m2: "float8_e5m2"}
-    return frozenset(dtype for dtype, feature in features.items() if environment.stock(feature).good)
+_FEATURES = {torch.float8_e4m3fn: "float8_e4m3fn", torch.float8_e5m2: "float8_e5m2"}  # in environment.TABLE

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..kernel import Patch
+from ..kernel import ArgumentError, Patch
 from .cast import copy_
 from .formats import FP8, as_bytes, stock_has
 
@@ -67,7 +67,11 @@ def item(self: torch.Tensor) -> float:
 
 def _byte(value: complex, dtype: torch.dtype) -> int:
     """The byte of `value`. The CPU is asked: scalar conversion has rules of its own."""
-    return int(torch.empty((), dtype=dtype, device="cpu").fill_(value).view(torch.uint8))
+    try:
+        # Two elements: filling one, torch converts by looser rules.
+        return int(torch.empty(2, dtype=dtype, device="cpu").fill_(value).view(torch.uint8)[0])
+    except (RuntimeError, TypeError) as error:  # it does not fit
+        raise ArgumentError(error) from None
 
 
 def _moving(op: str, positions: tuple[int, ...]) -> Patch:
@@ -75,15 +79,11 @@ def _moving(op: str, positions: tuple[int, ...]) -> Patch:
     packet = getattr(torch.ops.aten, base, None)
     call = getattr(packet, overload or "default") if packet is not None else None
     first, in_place = positions[0], base.endswith("_")
+    guard = _GUARDS["list" if base in ("cat", "stack") else first]
 
-    def leading(args: tuple) -> torch.Tensor | None:
-        value = args[first] if len(args) > first else None
-        if isinstance(value, (list, tuple)):
-            value = value[0] if value else None
-        return value
-
-    def guard(*args, **kwargs) -> bool:
-        return getattr(leading(args), "dtype", None) in FP8
+    def leading(args: tuple) -> torch.Tensor:
+        value = args[first]
+        return value[0] if isinstance(value, (list, tuple)) else value
 
     def supports(*args, **kwargs) -> bool:
         dtype = leading(args).dtype
@@ -104,10 +104,18 @@ def _moving(op: str, positions: tuple[int, ...]) -> Patch:
     )  # fmt: skip
 
 
+# By the place of the first tensor whose elements move. Every call of the op on mps pays for these.
+_GUARDS: dict[int | str, Callable[..., bool]] = {
+    0: lambda self, *args, **kwargs: self.dtype in FP8,
+    1: lambda other, self, *args, **kwargs: getattr(self, "dtype", None) in FP8,
+    "list": lambda tensors, *args, **kwargs: bool(tensors) and tensors[0].dtype in FP8,
+}
+
+
 def _filling(op: str, run: Callable[..., object], supports: Callable[..., bool]) -> Patch:
     return Patch(
         op, supports, run,
-        guard=lambda self, *args, **kwargs: self.dtype in FP8,
+        guard=_GUARDS[0],
         spare=lambda self, *args, **kwargs: stock_has(self.dtype),
     )  # fmt: skip
 

@@ -1,0 +1,93 @@
+"""Reports 5 and 6 by torch version: wrong on stock first, then right; and what auto leaves to a torch that can."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+VERSIONS = ("2.9", "2.12", "2.13", "2.14", "2.15")
+ERRORS = {
+    "2.9": (TypeError, "Trying to convert Float8_{} to the MPS backend"),
+    "": (RuntimeError, "Undefined type Float8_{}"),
+}
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request, fp8):
+    """That torch's stock, the kernel in mode auto as a user has it."""
+    import softmetal
+
+    with softmetal.profile(faults=request.param):
+        fp8.installation.uninstall()
+        fp8.installation.set_mode(fp8="auto")
+        fp8.installation._environment = None
+        fp8.installation.install()
+        assert fp8.installation.switches["fp8"].state[0] == "patched"
+        yield request.param
+    fp8.installation.uninstall()
+    fp8.installation.install()
+    fp8.installation.set_mode(fp8="on")
+
+
+def stock_lacks(version, dtype):
+    return version != "2.15" or dtype is not E4M3
+
+
+def assert_stock_raises(fp8, version, dtype, call):
+    kind, words = ERRORS.get(version, ERRORS[""])
+    with fp8.installation.switches.using({"fp8": "off"}), pytest.raises(kind, match=words.format(str(dtype)[13:])):
+        call()
+
+
+REPORT_6 = {
+    "transpose": lambda x: x.t().contiguous(),
+    "reshape": lambda x: x.t().reshape(-1),
+    "clone": lambda x: x.t().clone(),
+    "slice with an offset": lambda x: x[3:, 5:].contiguous(),
+}
+
+
+@pytest.mark.parametrize("dtype", (E4M3, E5M2), ids=str)
+def test_report_5_all_bytes_cast(fp8, version, dtype):
+    x = fp8.every_byte(dtype)
+    m = fp8.twin(x)
+    for wide in (torch.float32, torch.float16, torch.bfloat16):
+        if stock_lacks(version, dtype):
+            assert_stock_raises(fp8, version, dtype, lambda wide=wide: m.to(wide))
+        before = fp8.taken
+        fp8.assert_same(m.to(wide), x.to(wide))
+        assert (fp8.taken > before) is stock_lacks(version, dtype), "auto takes what stock lacks, and that alone"
+        fp8.assert_same(x.to(wide).to("mps").to(dtype), x.to(wide).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", (E4M3, E5M2), ids=str)
+def test_report_6_strided_copies(fp8, version, dtype):
+    x = torch.randint(0, 256, (128, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)).view(dtype)
+    m = fp8.twin(x)
+    for what, call in REPORT_6.items():
+        if stock_lacks(version, dtype):
+            assert_stock_raises(fp8, version, dtype, lambda call=call: call(m))
+        fp8.assert_same(call(m), call(x), what)
+
+
+def test_a_layer_of_each_kind(fp8, version):
+    """What models do with FP8: cast in Python, F.linear on a raw weight with a bias, scaled_mm; in every version."""
+    weight = torch.randn(32, 64, generator=torch.Generator().manual_seed(0)).to(E4M3)
+    x, bias = torch.randn(3, 64, generator=torch.Generator().manual_seed(1)), torch.randn(32)
+    w = fp8.twin(weight)
+    expected = F.linear(x, weight.float(), bias)
+    torch.testing.assert_close(F.linear(x.to("mps"), w.to(torch.float32), bias.to("mps")).cpu(), expected)
+    torch.testing.assert_close(F.linear(x.to("mps"), w, bias.to("mps")).cpu(), expected)
+    one = torch.ones((), device="mps")
+    actual = torch._scaled_mm(x.to("mps").to(E4M3), w.t(), one, one, out_dtype=torch.float32)
+    torch.testing.assert_close(actual.cpu(), x.to(E4M3).float() @ weight.float().t())
+
+
+def test_on_patches_everywhere(fp8):
+    import softmetal
+
+    with softmetal.profile(faults="2.15"):
+        x = fp8.every_byte(E4M3)
+        before = fp8.taken
+        fp8.assert_same(fp8.twin(x).float(), x.float())
+        assert fp8.taken > before, "mode on takes what stock could do as well"

@@ -1,0 +1,231 @@
+"""linear on FP8 weights against float64: forms of the kernel, shapes, layouts, scales, schedules."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+WIDE = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def randn(*sizes, seed=0):
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(seed))
+
+
+def assert_close(actual, x, weight, scale=None, bias=None, ulps=1.0):
+    """Within `ulps` of the output's dtype of the float64 result, plus float32's error of a sum of K products.
+
+    That sum is off by at most about sqrt(K) roundings of its largest partial sum, which the products' magnitudes bound.
+    """
+    w = weight.float().double() * (1.0 if scale is None else scale.double().reshape(-1, 1))
+    exact = x.double() @ w.t() + (0 if bias is None else bias.double())
+    magnitude = x.double().abs() @ w.abs().t()
+    error = (actual.cpu().double() - exact).abs()
+    bound = exact.abs() * ulps * torch.finfo(x.dtype).eps + magnitude * 2.0**-24 * (4 + weight.shape[1] ** 0.5)
+    assert actual.dtype == x.dtype and actual.shape == exact.shape
+    assert (error <= bound + torch.finfo(x.dtype).smallest_normal).all(), float((error - bound).max())
+
+
+# (M, N, K): chunks of 16, of 4, single bytes; tiles of 1, 4 and 16 rows; odd N; split sums; several groups.
+SHAPES = [
+    (1, 16, 512), (1, 1, 16), (1, 37, 1040), (2, 16, 64), (3, 5, 4096), (4, 33, 512), (5, 18, 528), (16, 17, 96),
+    (16, 3, 2064), (1, 9, 36), (7, 9, 516), (1, 3, 2052), (1, 5, 33), (9, 7, 7), (16, 2, 1), (1, 1, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_gemv(fp8, no_faults, shape):
+    m, n, k = shape
+    for wide in WIDE:
+        for dtype in (E4M3, E5M2):
+            x, weight = randn(m, k).to(wide), randn(n, k, seed=1).to(dtype)
+            bias, scale = randn(n, seed=2).to(wide), torch.rand(n, generator=torch.Generator().manual_seed(3)) + 0.5
+            X, W = fp8.twin(x), fp8.twin(weight)
+            before = fp8.taken
+            assert_close(F.linear(X, W), x, weight)
+            assert_close(F.linear(X, W, bias.to("mps")), x, weight, bias=bias)
+            assert fp8.taken == before + 2
+            linear = fp8.family.linear
+            assert_close(linear(X, W, scale[:1].to("mps")), x, weight, scale[:1])
+            assert_close(linear(X, W, scale.view(n, 1).to("mps"), bias.to("mps")), x, weight, scale, bias)
+
+
+def test_all_bytes_meet_a_one(fp8, no_faults):
+    """Every value of a format comes through the GEMV exactly; its NaNs too, which makes the whole row's sum NaN."""
+    for dtype in fp8.dtypes:
+        weight = fp8.every_byte(dtype).reshape(256, 1)
+        for k in (16, 4, 3):
+            padded = torch.zeros(256, k, dtype=torch.uint8)
+            padded[:, k // 2] = weight.view(torch.uint8)[:, 0]
+            if dtype is getattr(torch, "float8_e8m0fnu", None):
+                continue  # has no zero to pad with
+            x = torch.zeros(1, k)
+            x[:, k // 2] = 1.0
+            actual = F.linear(x.to("mps"), fp8.twin(padded.view(dtype)))[0].cpu()
+            expected = weight.float()[:, 0]
+            assert torch.equal(actual.isnan(), expected.isnan())
+            same = actual.nan_to_num(7.0, 8.0, 9.0) == expected.nan_to_num(7.0, 8.0, 9.0)
+            assert same.all(), (dtype, k)
+
+
+def test_nan_in_a_row_stays_in_it(fp8, no_faults):
+    weight = randn(5, 1040).to(E4M3)
+    weight.view(torch.uint8)[2, 777] = 0xFF
+    out = F.linear(torch.ones(3, 1040, device="mps"), fp8.twin(weight)).cpu()
+    assert out[:, 2].isnan().all() and not out[:, [0, 1, 3, 4]].isnan().any()
+    x = torch.ones(2, 1040)
+    x[1, 5] = float("inf")
+    out = F.linear(x.to("mps"), fp8.twin(randn(5, 1040).abs().add(1).to(E4M3))).cpu()
+    assert out[1].isinf().all() and out[0].isfinite().all()
+
+
+LAYOUTS = {
+    "offset": lambda w: w[1:],
+    "column slice": lambda w: w[:, 16:-16],
+    "odd column slice": lambda w: w[:, 3:-1],
+    "transposed": lambda w: w.t().contiguous().t(),
+    "every other row": lambda w: w[::2],
+    "every other column": lambda w: w[:, ::2],
+    "one row over all": lambda w: w[:1].expand(7, -1),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("rows", (1, 5, 40))
+def test_layouts_of_the_weight(fp8, no_faults, layout, rows):
+    base = randn(13, 200).view(torch.float32).to(E4M3)
+    weight = LAYOUTS[layout](base.view(torch.uint8)).view(E4M3)
+    x = randn(rows, weight.shape[1])
+    scale = torch.rand(weight.shape[0]) + 0.5
+    assert_close(fp8.family.linear(fp8.twin(x), fp8.twin(weight), scale.to("mps")), x, weight, scale, ulps=4)
+
+
+@pytest.mark.parametrize(
+    "sizes", ((64,), (1, 64), (1, 1, 64), (2, 3, 64), (2, 1, 2, 1, 64), (0, 64), (2, 0, 64)), ids=str
+)
+def test_ranks_of_x(fp8, no_faults, sizes):
+    x, weight = randn(*sizes), randn(6, 64).to(E4M3)
+    actual = F.linear(fp8.twin(x), fp8.twin(weight))
+    assert actual.shape == (*sizes[:-1], 6)
+    assert_close(actual.reshape(-1, 6), x.reshape(-1, 64), weight)
+
+
+def test_x_in_any_layout(fp8, no_faults):
+    weight = randn(6, 64).to(E4M3)
+    for x in (
+        randn(64, 5).t(),
+        randn(5, 65)[:, 1:],
+        randn(1, 64).expand(3, 64),
+        randn(10, 64)[::2],
+        randn(321)[1:].view(5, 64),
+    ):
+        for wide in (torch.float32, torch.bfloat16):
+            assert_close(F.linear(fp8.twin(x).to(wide), fp8.twin(weight)), x.to(wide), weight)
+
+
+def test_nothing_to_sum_and_nothing_to_write(fp8, no_faults):
+    bias = randn(6)
+    empty = torch.zeros(6, 0, dtype=torch.uint8).view(E4M3)
+    assert torch.equal(
+        F.linear(torch.zeros(3, 0, device="mps"), fp8.twin(empty), bias.to("mps")).cpu(), bias.expand(3, 6)
+    )
+    none = torch.zeros(0, 64, dtype=torch.uint8).view(E4M3)
+    assert F.linear(torch.zeros(3, 64, device="mps"), fp8.twin(none)).shape == (3, 0)
+
+
+@pytest.mark.parametrize("rows", (17, 70))
+def test_many_rows_in_blocks(fp8, no_faults, monkeypatch, rows):
+    """The weight is decoded in pieces of bounded size: here of 10 rows. One more ulp: each weight is rounded too."""
+    monkeypatch.setattr(fp8.modules.linear, "MAX_SCRATCH", 10 * 96 * 4)
+    for wide in WIDE:
+        x, weight, bias = randn(rows, 96).to(wide), randn(33, 96, seed=1).to(E4M3), randn(33, seed=2).to(wide)
+        assert_close(F.linear(fp8.twin(x), fp8.twin(weight), bias.to("mps")), x, weight, bias=bias, ulps=1.5)
+        for scale in (torch.tensor([0.37]), torch.rand(33) + 0.5):
+            actual = fp8.family.linear(fp8.twin(x), fp8.twin(weight), scale.to("mps"), bias.to("mps")).cpu()
+            decoded = (weight.float() * scale.view(-1, 1)).to(wide)
+            expected = F.linear(x.double(), decoded.double(), bias.double())
+            magnitude = float((x.double().abs() @ decoded.double().abs().t()).max())
+            assert (actual.double() - expected).abs().max() <= torch.finfo(wide).eps * (
+                float(expected.abs().max()) + 1
+            ) + (magnitude * 2.0**-22)
+
+
+def test_scratch_is_bounded(fp8, no_faults, monkeypatch):
+    """A weight of which a decoded copy would be 16 MiB takes 1 MiB of scratch and one block's product."""
+    from softmetal import counters
+
+    monkeypatch.setattr(fp8.modules.linear, "MAX_SCRATCH", 2**20)
+    weight = torch.zeros(2048, 2048, dtype=torch.uint8, device="mps").view(E4M3)
+    x = torch.zeros(20, 2048, dtype=torch.float32, device="mps")
+    F.linear(x, weight)
+    torch.mps.empty_cache()
+    counters.reset()
+    before = counters.memory()["current"]
+    F.linear(x, weight)
+    assert counters.memory_peaks()["current"] - before < 2 * 2**20
+
+
+def test_no_format_but_ours_is_taken(fp8):
+    before = fp8.taken
+    x, weight = torch.zeros(2, 16, device="mps"), torch.zeros(4, 16, dtype=torch.uint8, device="mps").view(E4M3)
+    for arguments in (
+        (torch.zeros(2, 15, device="mps"), weight),
+        (x, weight, torch.zeros(3, device="mps")),
+        (x, weight, torch.zeros(4, device="mps").half()),
+        (x.int(), weight),
+        (x, weight[0]),
+    ):
+        with pytest.raises(RuntimeError):
+            F.linear(*arguments)
+        with pytest.raises(ValueError, match="fp8.linear takes"):
+            fp8.family.linear(arguments[0], arguments[1], None, arguments[2] if len(arguments) > 2 else None)
+    assert fp8.taken == before
+    with pytest.raises(ValueError, match="3 scales for a weight of 4 rows"):
+        fp8.family.linear(x, weight, torch.ones(3, device="mps"))
+    F.linear(x, torch.zeros(4, 16, device="mps"))
+    assert fp8.taken == before
+
+
+def test_same_bits_under_any_schedule(fp8, no_faults):
+    from softmetal import shader
+
+    results = []
+    for seed in (0, 1, 7):
+        with shader.schedule(seed=seed):
+            out = []
+            for m, n, k in ((1, 9, 4112), (4, 6, 2064), (16, 5, 1040), (3, 4, 516), (2, 3, 77)):
+                x, weight = randn(m, k), randn(n, k, seed=1).to(E4M3)
+                out.append(fp8.bits(F.linear(fp8.twin(x), fp8.twin(weight))))
+            x = randn(70, 96)
+            values, scale = fp8.family.quantize(x.to("mps"))
+            out += [fp8.bits(values), fp8.bits(scale), fp8.bits(x.to("mps").to(E5M2))]
+            results.append(out)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def test_linear_does_not_wait(fp8, no_faults, host_copies):
+    weight, scale = torch.zeros(40, 64, dtype=torch.uint8, device="mps").view(E4M3), torch.ones(1, device="mps")
+    for rows in (1, 16, 40):
+        fp8.family.linear(torch.zeros(rows, 64, device="mps"), weight, scale)
+    assert host_copies() == 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    m=st.integers(1, 20), n=st.integers(1, 40), k=st.integers(1, 300), skip=st.integers(0, 17),
+    wide=st.sampled_from(WIDE), dtype=st.sampled_from((E4M3, E5M2)),
+)  # fmt: skip
+def test_any_shape(fp8, m, n, k, skip, wide, dtype):
+    x, weight = randn(m, k).to(wide), randn(n, k + skip, seed=1).to(dtype)[:, skip:]
+    assert_close(F.linear(fp8.twin(x), fp8.twin(weight)), x, weight)
+
+
+@pytest.mark.full
+def test_long_rows_and_a_vocabulary(fp8, no_faults):
+    """K = 32768, and a vocabulary of 151936 rows."""
+    for m, n, k in ((1, 8, 32768), (3, 4, 32768), (1, 151936, 64)):
+        x, weight = randn(m, k), randn(n, k, seed=1).to(E4M3)
+        assert_close(F.linear(fp8.twin(x), fp8.twin(weight)), x, weight)
