@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from . import selfcheck
 from .kernel import ArgumentError, Patch
@@ -213,8 +214,14 @@ def _missing(kind: type[Exception], text: str) -> Callable:
 def _dispatcher_error(name: str, dispatch_key: str) -> tuple[type[Exception], str]:
     """What the dispatcher raises for an op without a kernel on this key, found out before ours is there.
 
-    Only the schema's parser and the look-up of the kernel run: nothing is computed.
+    Only the schema's parser and the look-up of the kernel run: nothing is computed. A caller's dispatch mode does not
+    see the placeholders.
     """
+    with _disable_current_modes():
+        return _missing_kernel_error(name, dispatch_key)
+
+
+def _missing_kernel_error(name: str, dispatch_key: str) -> tuple[type[Exception], str]:
     overload = _overload(name)
     keyset = torch._C.DispatchKeySet(torch._C.DispatchKey.__members__[dispatch_key])
     required = [argument for argument in overload._schema.arguments if not argument.has_default_value()]

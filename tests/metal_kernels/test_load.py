@@ -54,7 +54,8 @@ def run(code, arguments="", **variables):
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={**os.environ, **variables},
+        # With bytecode kept, as Python does unless told otherwise: loading is measured, not compiling.
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", **variables},
         timeout=200,
     )
     assert done.returncode == 0, done.stderr
