@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
-from . import pad, softmax
+from . import linear, pad, softmax
 from .installation import Installation
 from .kernel import Kernel
 from .switches import watch
 
-KERNELS: list[Kernel] = [pad.KERNEL, softmax.KERNEL]
+KERNELS: list[Kernel] = [pad.KERNEL, softmax.KERNEL, linear.KERNEL]
 
 _installation = Installation(KERNELS)
 
