@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from . import selfcheck
 from .kernel import ArgumentError, Patch
@@ -217,7 +216,7 @@ def _dispatcher_error(name: str, dispatch_key: str) -> tuple[type[Exception], st
     Only the schema's parser and the look-up of the kernel run: nothing is computed. A caller's dispatch mode does not
     see the placeholders.
     """
-    with _disable_current_modes():
+    with torch._C._DisableTorchDispatch():
         return _missing_kernel_error(name, dispatch_key)
 
 
