@@ -3,7 +3,8 @@ import re
 
 from .units import MIB, size
 
-ENOUGH = MIB  # less growth than this is not talked of
+ENOUGH = MIB  # less growth than this is not talked of,
+BESIDE = 0.05  # nor less than this part of the largest one
 OUTSIDE = (
     "Outside is Metal memory of this process that is not in torch's pool (driver - reserved), such as what MPSGraph "
     'keeps for every new shape it meets; out-of-memory messages call it "other allocations", and emptying torch\'s '
@@ -16,8 +17,8 @@ def growth(session, name_of, leaking, state_of):
     """{"number", "grew_by", "nodes", "node", "kernel", "can_stop", "headline", "text"} of a session.
 
     number    "outside", or "driver" where this torch can't tell the pool from the rest.
-    nodes     ids of those that made it grow, most first; node: the first of them. Empty and None when it hardly grew
-              or grew most between nodes.
+    nodes     ids of those that made it grow much, most first; node: the first of them. Empty and None when it hardly
+              grew or grew most between nodes.
     can_stop  True: `kernel`, one of this pack's, can stop it. False: none can. None: nothing grew.
     headline  the first sentence of text.
     leaking   kernel -> stock's fault in words, of the kernels that could help on this torch.
@@ -28,6 +29,7 @@ def growth(session, name_of, leaking, state_of):
     found = {"number": number, "grew_by": grew, "nodes": [], "node": None, "kernel": None, "can_stop": None}
     growers = sorted((node for node in session.nodes.values() if node.growth[number] >= ENOUGH),
                      key=lambda node: -node.growth[number])
+    growers = [node for node in growers if node.growth[number] >= BESIDE * growers[0].growth[number]]
     between = session.between[number]
     if not growers and between < ENOUGH:
         return _told(found, f"{number.capitalize()} memory did not grow in this prompt.")

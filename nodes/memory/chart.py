@@ -93,7 +93,7 @@ def _timeline(page, data, top, lanes):
             page.line(columns[name], COLOURS[name], 2.5)
     if with_limit:
         page.dashes((LEFT, y(limit)), (right, y(limit)), INK, 1.5)
-        page.text((right, y(limit) - 4), f"recommended maximum {size(limit)}", SMALL, INK, anchor="rb")
+        page.text((LEFT + 8, y(limit) - 4), f"recommended maximum {size(limit)}", SMALL, INK, anchor="lb")
     page.line([(LEFT, bottom), (right, bottom)], FAINT, 1.5)
     return _spans(page, data, bottom + 6, lanes, x)
 

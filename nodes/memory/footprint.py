@@ -7,7 +7,7 @@ import ctypes
 import os
 import sys
 
-PHYS_FOOTPRINT = "phys_footprint (Memory in Activity Monitor)"
+PHYS_FOOTPRINT = 'phys_footprint, "Memory" in Activity Monitor'
 RESIDENT = "resident set size"
 
 

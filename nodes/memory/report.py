@@ -130,6 +130,7 @@ def _failure(data):
     if failure is not None and failure["name"]:
         verb = "failed" if data["outcome"] == "failed" else "was interrupted"
         message = failure["message"].splitlines()[0] if failure["message"] else ""
+        message = message.split(" Use PYTORCH_MPS_HIGH_WATERMARK_RATIO")[0]  # torch's hint may hang the whole Mac
         lines.append(f"{failure['name']} {verb}{': ' + message if message else '.'}")
     if oom is not None:
         limit = f", and torch allows itself {oom['limit']} in all" if oom["limit"] else ""
@@ -164,7 +165,8 @@ def _compared(data):
     peak, limit = data["numbers"]["driver"]["peak"], data["recommended_maximum"]
     if peak <= limit:
         return f"; the peak was {peak / limit:.0%} of that"
-    return f"; the peak was {peak / limit:.1f} times that: macOS then swaps, and torch stops with out of memory"
+    return (f"; the peak was {peak / limit:.1f} times that: macOS swaps then, and beyond a limit of its own torch stops "
+            "with out of memory")
 
 
 def _missing(data):
