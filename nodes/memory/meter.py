@@ -35,6 +35,7 @@ class Meter(execution.Listener):
         self._sessions = []
         self._thread, self._stop = None, None
         self._paused = 0
+        self._failed = None, ""
         self._watching = ExitStack()
 
     def wanted(self, prompt):
@@ -43,7 +44,11 @@ class Meter(execution.Listener):
     def prompt_started(self, prompt):
         with self._lock:
             outer = self._sessions[-1] if self._sessions else None
-            session = Session(prompt, self._now, self._make_source(), self._calls, outer, self.interval)
+            try:
+                session = Session(prompt, self._now, self._make_source(), self._calls, outer, self.interval)
+            except Exception as error:
+                self._failed = prompt.prompt_id, f"memory can't be read: {type(error).__name__}: {error}"
+                raise
             session.files = {wanted for node in prompt.prompt.values() if is_report(node)
                              for wanted in deliver.files_wanted(**node.get("inputs", {}))}
             self._sessions.append(session)
@@ -90,6 +95,9 @@ class Meter(execution.Listener):
 
     def why_not(self):
         """One sentence: why there is no session."""
+        prompt = execution.current()
+        if prompt is not None and prompt.prompt_id == self._failed[0]:
+            return self._failed[1]
         return self._obstacle() or execution.problem() or (
             "this report node was made while the graph ran; a prompt is recorded when it holds one from its start")
 

@@ -28,7 +28,8 @@ def collect(session):
     name_of = session.prompt.name
     outcome = session.outcome
     failed = outcome is not None and outcome.kind != "success"
-    growing = advice.growth(session, name_of, session.calls.leaking(), session.calls.state)
+    calls = session.calls
+    growing = advice.growth(session, lambda node_id: _full_name(session, node_id), calls.leaking(), calls.state)
     data = {
         "schema": SCHEMA,
         "available": True,
@@ -52,6 +53,12 @@ def collect(session):
                      "readings_per_row": session.series.width, "rows": [list(row) for row in session.series.rows]},
     }
     return data
+
+
+def _full_name(session, node_id):
+    maker = session.made_by(node_id)
+    name = session.prompt.name
+    return name(node_id) if maker is None else f"{name(node_id)}, made by {name(maker)},"
 
 
 def method(session, name):
@@ -165,8 +172,8 @@ def _compared(data):
     peak, limit = data["numbers"]["driver"]["peak"], data["recommended_maximum"]
     if peak <= limit:
         return f"; the peak was {peak / limit:.0%} of that"
-    return (f"; the peak was {peak / limit:.1f} times that: macOS swaps then, and beyond a limit of its own torch stops "
-            "with out of memory")
+    return (f"; the peak was {peak / limit:.1f} times that: macOS swaps then, and beyond a limit of its own torch "
+            "stops with out of memory")
 
 
 def _missing(data):

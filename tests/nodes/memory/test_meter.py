@@ -225,7 +225,7 @@ def test_a_source_that_cannot_start_breaks_no_prompt(world, executor):
     world.toys.trouble = RuntimeError("none at all")
     run(executor, {"a": node("Grow"), "M": node(NODE)})
     assert world.delivered == [] and threads() == []
-    assert executor.seen["M"]["available"] is False
+    assert executor.seen["M"]["reason"] == "Memory can't be read: RuntimeError: none at all."
 
 
 def test_a_report_node_made_by_an_expansion_says_why_it_has_nothing(world, executor):

@@ -3,7 +3,7 @@ import json
 import re
 
 import pytest
-from memory_toys import MIB, ended
+from memory_toys import MIB, Prompt, ended
 
 OOM = ("MPS backend out of memory (MPS allocated: 8.07 GiB, other allocations: 139.12 GiB, max allowed: 163.20 GiB). "
        "Tried to allocate 256.00 MiB on private pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit.")
@@ -98,6 +98,14 @@ def test_growth_of_several_nodes_names_the_largest_first(toys):
     assert growth["headline"] == "Node (#c) made outside grow by 30.0 MiB, Node (#d) by 20.0 MiB, Node (#b) by " \
         "6.5 MiB, 2 more nodes by less."
     assert "7 pad calls in them ran in torch's own kernel (stock keeps memory); 1 ran in this pack's." in growth["text"]
+
+
+def test_growth_in_an_expansion_names_its_maker(toys):
+    session = toys.session(E="Loop")
+    session.prompt = Prompt({"E": "Loop", "E.0.x": "Decode"}, **{"E.0.x": "E"})
+    toys.run(session, "E.0.x", driver=50)
+    assert toys.data(session, "success")["growth"]["headline"] == \
+        "Decode (#E.0.x), made by Loop (#E), made outside grow by 47.0 MiB."
 
 
 def test_small_growth_beside_a_large_one_is_not_talked_of(toys):
