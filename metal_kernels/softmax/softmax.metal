@@ -58,21 +58,21 @@ struct SoftmaxDim {
 // ---- 16-byte vectors ---------------------------------------------------------------------------------------------
 
 template <typename T>
-inline float get_lane(uint4 v, int j);
+METAL_FUNC float get_lane(uint4 v, int j);
 template <>
-inline float get_lane<float>(uint4 v, int j) { return as_type<float>(v[j]); }
+METAL_FUNC float get_lane<float>(uint4 v, int j) { return as_type<float>(v[j]); }
 template <>
-inline float get_lane<half>(uint4 v, int j) { return float(as_type<half>(ushort(v[j >> 1] >> (16 * (j & 1))))); }
+METAL_FUNC float get_lane<half>(uint4 v, int j) { return float(as_type<half>(ushort(v[j >> 1] >> (16 * (j & 1))))); }
 template <>
-inline float get_lane<bfloat>(uint4 v, int j) { return as_type<float>((v[j >> 1] >> (16 * (j & 1))) << 16); }
+METAL_FUNC float get_lane<bfloat>(uint4 v, int j) { return as_type<float>((v[j >> 1] >> (16 * (j & 1))) << 16); }
 
-inline void set_lane(thread uint4& v, int j, float x) { v[j] = as_type<uint>(x); }
-inline void set_lane(thread uint4& v, int j, half x) { v[j >> 1] |= uint(as_type<ushort>(x)) << (16 * (j & 1)); }
-inline void set_lane(thread uint4& v, int j, bfloat x) { v[j >> 1] |= uint(as_type<ushort>(x)) << (16 * (j & 1)); }
+METAL_FUNC void set_lane(thread uint4& v, int j, float x) { v[j] = as_type<uint>(x); }
+METAL_FUNC void set_lane(thread uint4& v, int j, half x) { v[j >> 1] |= uint(as_type<ushort>(x)) << (16 * (j & 1)); }
+METAL_FUNC void set_lane(thread uint4& v, int j, bfloat x) { v[j >> 1] |= uint(as_type<ushort>(x)) << (16 * (j & 1)); }
 
 // N elements at p, which lies on a 16-byte boundary if they are whole vectors.
 template <typename T, int N>
-inline void load(device const T* p, thread float* x) {
+METAL_FUNC void load(device const T* p, thread float* x) {
   constexpr int lanes = 16 / sizeof(T);
   if (N % lanes == 0) {
     SOFTMAX_UNROLL
@@ -92,7 +92,7 @@ inline void load(device const T* p, thread float* x) {
 }
 
 template <typename T, int N>
-inline void store(device T* p, thread const float* x) {
+METAL_FUNC void store(device T* p, thread const float* x) {
   constexpr int lanes = 16 / sizeof(T);
   if (N % lanes == 0) {
     SOFTMAX_UNROLL
@@ -115,7 +115,7 @@ inline void store(device T* p, thread const float* x) {
 // ---- lanes that share a row --------------------------------------------------------------------------------------
 
 // `lanes` is 32 or a smaller power of two, the same in the whole SIMD-group. All its lanes must take part.
-inline float row_max(float x, uint lanes) {
+METAL_FUNC float row_max(float x, uint lanes) {
   if (lanes == simd_width) {
     return simd_max(x);
   }
@@ -125,7 +125,7 @@ inline float row_max(float x, uint lanes) {
   return x;
 }
 
-inline float row_sum(float x, uint lanes) {
+METAL_FUNC float row_sum(float x, uint lanes) {
   if (lanes == simd_width) {
     return simd_sum(x);
   }
@@ -137,7 +137,7 @@ inline float row_sum(float x, uint lanes) {
 
 // ---- what is computed --------------------------------------------------------------------------------------------
 
-inline float finite(float maximum) { return maximum == -INFINITY ? 0.0f : maximum; }
+METAL_FUNC float finite(float maximum) { return maximum == -INFINITY ? 0.0f : maximum; }
 
 // y = exp(x - max) / sum, or its logarithm x - max - log(sum). `a` is x; there is no `b`.
 template <bool log_of>
@@ -147,21 +147,21 @@ struct Forward {
   static constant constexpr int inputs = 1;
   static constant constexpr float fill = -INFINITY;  // adds nothing to a state
 
-  static State empty() { return State(-INFINITY, 0.0f); }
+  METAL_FUNC static State empty() { return State(-INFINITY, 0.0f); }
 
-  static State merge(State s, State t) {
+  METAL_FUNC static State merge(State s, State t) {
     const float maximum = max(s.x, t.x);
     const float r = finite(maximum);
     return State(maximum, s.y * exp(s.x - r) + t.y * exp(t.x - r));
   }
 
-  static State join(State s, uint lanes) {
+  METAL_FUNC static State join(State s, uint lanes) {
     const float maximum = row_max(s.x, lanes);
     return State(maximum, row_sum(s.y * exp(s.x - finite(maximum)), lanes));
   }
 
   template <int N>
-  static float maximum_of(thread const float* a) {
+  METAL_FUNC static float maximum_of(thread const float* a) {
     float maximum = a[0];
     SOFTMAX_UNROLL
     for (int i = 1; i < N; ++i) {
@@ -171,7 +171,7 @@ struct Forward {
   }
 
   template <int N>
-  static State absorb(State s, thread const float* a, thread const float*) {
+  METAL_FUNC static State absorb(State s, thread const float* a, thread const float*) {
     const float maximum = max(s.x, maximum_of<N>(a));
     const float r = finite(maximum);
     float sum = s.y * exp(s.x - r);
@@ -182,13 +182,13 @@ struct Forward {
     return State(maximum, sum);
   }
 
-  static Final finish(State total) { return Final(total.x, log_of ? log(total.y) : 1.0f / total.y); }
-  static float value(float a, float, Final f) { return log_of ? a - f.x - f.y : exp(a - f.x) * f.y; }
+  METAL_FUNC static Final finish(State total) { return Final(total.x, log_of ? log(total.y) : 1.0f / total.y); }
+  METAL_FUNC static float value(float a, float, Final f) { return log_of ? a - f.x - f.y : exp(a - f.x) * f.y; }
 
   // Rows held in registers: the exponentials, against the maximum of this SIMD-group's part, take the place of x, so that each
   // is computed once.
   template <int N>
-  static State hold(thread float* a, thread const float*, uint lanes) {
+  METAL_FUNC static State hold(thread float* a, thread const float*, uint lanes) {
     const float maximum = row_max(maximum_of<N>(a), lanes);
     const float r = finite(maximum);
     float sum = 0.0f;
@@ -201,10 +201,10 @@ struct Forward {
     return State(maximum, row_sum(sum, lanes));
   }
 
-  static Final finish_held(State mine, State total) {
+  METAL_FUNC static Final finish_held(State mine, State total) {
     return log_of ? finish(total) : Final(0.0f, exp(mine.x - total.x) / total.y);
   }
-  static float value_held(float a, float b, Final f) { return log_of ? value(a, b, f) : a * f.y; }
+  METAL_FUNC static float value_held(float a, float b, Final f) { return log_of ? value(a, b, f) : a * f.y; }
 };
 
 // `a` is the gradient g of the output y, `b` is y: y * (g - sum(g * y)), or of the logarithm g - exp(y) * sum(g).
@@ -215,12 +215,12 @@ struct Backward {
   static constant constexpr int inputs = 2;
   static constant constexpr float fill = 0.0f;
 
-  static State empty() { return 0.0f; }
-  static State merge(State s, State t) { return s + t; }
-  static State join(State s, uint lanes) { return row_sum(s, lanes); }
+  METAL_FUNC static State empty() { return 0.0f; }
+  METAL_FUNC static State merge(State s, State t) { return s + t; }
+  METAL_FUNC static State join(State s, uint lanes) { return row_sum(s, lanes); }
 
   template <int N>
-  static State absorb(State s, thread const float* a, thread const float* b) {
+  METAL_FUNC static State absorb(State s, thread const float* a, thread const float* b) {
     SOFTMAX_UNROLL
     for (int i = 0; i < N; ++i) {
       s = log_of ? s + a[i] : fma(a[i], b[i], s);
@@ -228,20 +228,20 @@ struct Backward {
     return s;
   }
 
-  static Final finish(State total) { return total; }
-  static float value(float a, float b, Final f) { return log_of ? a - exp(b) * f : b * (a - f); }
+  METAL_FUNC static Final finish(State total) { return total; }
+  METAL_FUNC static float value(float a, float b, Final f) { return log_of ? a - exp(b) * f : b * (a - f); }
 
   template <int N>
-  static State hold(thread float* a, thread const float* b, uint lanes) {
+  METAL_FUNC static State hold(thread float* a, thread const float* b, uint lanes) {
     return row_sum(absorb<N>(0.0f, a, b), lanes);
   }
-  static Final finish_held(State, State total) { return total; }
-  static float value_held(float a, float b, Final f) { return value(a, b, f); }
+  METAL_FUNC static Final finish_held(State, State total) { return total; }
+  METAL_FUNC static float value_held(float a, float b, Final f) { return value(a, b, f); }
 };
 
 // The states of a threadgroup's SIMD-groups, as one; each lane must hold its SIMD-group's.
 template <typename Op, typename State>
-inline State join_group(State s, threadgroup State* shared, uint lane, uint simdgroup, uint simdgroups) {
+METAL_FUNC State join_group(State s, threadgroup State* shared, uint lane, uint simdgroup, uint simdgroups) {
   if (simdgroups == 1) {
     return s;
   }
@@ -260,7 +260,7 @@ struct Bases {
   long out;
 };
 
-inline Bases locate(uint row, constant SoftmaxLaunch& p, constant SoftmaxDim* dims) {
+METAL_FUNC Bases locate(uint row, constant SoftmaxLaunch& p, constant SoftmaxDim* dims) {
   Bases at = {p.a_offset, p.b_offset, p.out_offset};
   const int count = int(p.dims);
   for (int d = 0; d < count; ++d) {
@@ -288,7 +288,7 @@ struct Part {
   uint threads;
   uint me;
 
-  Part(constant SoftmaxLaunch& p, long a_base, uint row_threads, uint thread_in_row) {
+  METAL_FUNC Part(constant SoftmaxLaunch& p, long a_base, uint row_threads, uint thread_in_row) {
     vectors = p.vectors != 0;
     length = uint(p.length);
     lead = vectors ? uint((p.skew + a_base) & (V - 1)) : 0;
@@ -299,7 +299,7 @@ struct Part {
   }
 
   template <int K>
-  uint blocks() const {
+  METAL_FUNC uint blocks() const {
     const uint block = K * V * threads;
     return (lead + length - 1) / block + 1;
   }
@@ -307,7 +307,7 @@ struct Part {
   // K vectors, or as many elements, of block `block`; `fill` where the row has none. No load waits for a test: those that
   // would miss the row are sent into it, and what they bring is dropped.
   template <typename T, int K>
-  void read(device const T* row, long stride, uint block, float fill, thread float* x) const {
+  METAL_FUNC void read(device const T* row, long stride, uint block, float fill, thread float* x) const {
     if (vectors) {
       SOFTMAX_UNROLL
       for (int k = 0; k < K; ++k) {
@@ -340,7 +340,7 @@ struct Part {
   }
 
   template <typename T, int K>
-  void write(device T* row, long stride, uint block, thread const float* x) const {
+  METAL_FUNC void write(device T* row, long stride, uint block, thread const float* x) const {
     if (vectors) {
       SOFTMAX_UNROLL
       for (int k = 0; k < K; ++k) {
@@ -425,7 +425,7 @@ template <typename Op, typename T, typename U, int K>
 
 // The state of blocks [begin, end) of a row, the same in all lanes of a SIMD-group.
 template <typename Op, typename T, int K, int V>
-inline typename Op::State reduce_blocks(
+METAL_FUNC typename Op::State reduce_blocks(
     device const T* a, device const T* b, constant SoftmaxLaunch& p, thread const Part<V>& part, uint begin, uint end) {
   typename Op::State s = Op::empty();
   for (uint block = begin; block < end; ++block) {
@@ -442,7 +442,7 @@ inline typename Op::State reduce_blocks(
 
 // Writes blocks [begin, end), the last one first: it is the likeliest to be in the cache still.
 template <typename Op, typename T, typename U, int K, int V>
-inline void write_blocks(
+METAL_FUNC void write_blocks(
     device const T* a, device const T* b, device U* out, constant SoftmaxLaunch& p, thread const Part<V>& part, uint begin,
     uint end, typename Op::Final f) {
   for (uint block = end; block > begin; --block) {
