@@ -36,6 +36,25 @@ def pytest_configure(config):
     config.pluginmanager.register(_RootIsNoTestPackage())
 
 
+@pytest.fixture(autouse=True)
+def no_hidden_kernel_fault(request):
+    """Fails a test in which a kernel did something wrong, though nobody said so.
+
+    A patch that raises falls back to stock, whose result is right: a fault would hide behind it. A test that provokes
+    faults is marked `kernel_faults`.
+    """
+    shader = sys.modules.get("softmetal.shader")
+    if shader is not None:
+        shader.fault_log.clear()
+    yield
+    shader = sys.modules.get("softmetal.shader")
+    if shader is None or not shader.fault_log or request.node.get_closest_marker("kernel_faults"):
+        return
+    faults = [str(fault) for fault in shader.fault_log]
+    shader.fault_log.clear()
+    pytest.fail("\n".join(["kernels did something wrong (mark the test kernel_faults if it is meant to):", *faults]))
+
+
 @pytest.fixture
 def pack():
     """The whole pack, loaded as ComfyUI loads it: `pack.metal_kernels` is its library."""

@@ -7,6 +7,7 @@ import pytest
 import torch
 from softmetal.tests.planted import PLANTED, Planted, floats, line_of, zeros
 
+pytestmark = pytest.mark.kernel_faults
 SEEDS = range(5)
 
 

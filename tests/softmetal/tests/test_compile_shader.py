@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+pytestmark = pytest.mark.kernel_faults
 SOURCE = (Path(__file__).parent / "compile_shader.metal").read_text()
 
 
