@@ -147,7 +147,7 @@ def _bars(page, data, shown, left_out, top):
         top += _height(node)
     if left_out:
         page.text((MARGIN, top), f"and {left_out} more, which are in the table", SMALL, FAINT)
-        top += ROW + 8
+        top += ROW + 16
     return top
 
 
@@ -168,9 +168,13 @@ def _height(node):
 
 
 def _shown(data):
-    """The nodes with the largest driver peaks, in the order in which they ran, and how many that leaves out."""
+    """The nodes that made driver grow most, in the order in which they ran, and how many that leaves out: also those
+    that neither took a hundredth of the time nor changed anything by a hundredth of the largest peak."""
     ran = [node for node in data["nodes"] if node["peaks"] is not None]
-    chosen = sorted(ran, key=lambda node: (node["growth"]["driver"], node["peaks"]["driver"] or 0))[-MOST:]
+    least = (data["numbers"]["driver"]["peak"] or 0) / 100
+    told = [node for node in ran if node["seconds"] >= data["seconds"] / 100
+            or any(abs(grew or 0) > least for grew in node["growth"].values())] or ran
+    chosen = sorted(told, key=lambda node: (node["growth"]["driver"], node["peaks"]["driver"] or 0))[-MOST:]
     ids = {node["id"] for node in chosen}
     return [node for node in ran if node["id"] in ids], len(ran) - len(chosen)
 

@@ -74,6 +74,15 @@ def test_the_node_that_grew_is_never_left_out(memory, toys):
     assert "n0" in {node["id"] for node in shown}
 
 
+def test_nodes_that_did_nothing_to_speak_of_are_left_to_the_table(memory, toys):
+    session = toys.session(a="Load", b="Note", c="Decode")
+    toys.run(session, "a", 5.0)
+    toys.run(session, "b", 0.001)
+    toys.run(session, "c", 0.001, driver=200)
+    shown, left_out = memory.chart._shown(toys.data(session, "success"))
+    assert [node["id"] for node in shown] == ["a", "c"] and left_out == 1
+
+
 @pytest.mark.parametrize("name", ["デコード", "x" * 300, "two\nlines", "Größe", ""])
 def test_any_title(memory, data, name):
     data["nodes"][0]["name"] = name
