@@ -9,7 +9,7 @@ from .bench import cases
 from .cast import cast, copy_, dtype_of_copy, stock_copies_well, supports_copy, touches_fp8
 from .check import selfcheck
 from .formats import CODES, FP8
-from .linear import linear, linear_unscaled, supports_linear
+from .linear import linear, linear_backward, linear_unscaled, supports_backward, supports_linear
 from .moves import patches as moves
 from .quantize import block_scales_shape, dequantize, dequantize_nvfp4, quantize, stochastic_rounding
 from .scaled_mm import scaled_mm
@@ -55,6 +55,13 @@ KERNEL = Kernel(
         Patch("copy_", supports_copy, copy_, guard=touches_fp8, dtype=dtype_of_copy, spare=stock_copies_well),
         *moves(),
         Patch("linear", supports_linear, linear_unscaled, guard=_weight_is_fp8, dtype=_weight_dtype),
+        Patch(
+            "linear_backward",
+            supports_backward,
+            linear_backward,
+            guard=lambda self, grad_output, weight, mask: weight.dtype in FP8,
+            dtype=lambda self, grad_output, weight, mask: weight.dtype,
+        ),
         Patch("_scaled_mm", _scaled_mm.supports, _scaled_mm.run, dtype=_fp8_of_pair),
         Patch("_scaled_mm.out", _scaled_mm.supports, _scaled_mm.run_out, dtype=_fp8_of_pair),
         Patch("_scaled_mm_v2", _scaled_mm.supports_v2, _scaled_mm.run_v2, dtype=_fp8_of_pair),

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
-from .cast import contiguous, decode
+from .cast import cast, contiguous, decode
 from .formats import CODES, FP8, LIBRARY, MATRIX, SCALE_NONE, SCALE_ROW, SCALE_TENSOR, WIDE, as_bytes
 
 MAX_ROWS = 16  # of x, for the fused GEMV
@@ -34,8 +34,32 @@ def supports_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tenso
         and weight.dim() == 2
         and input.dim() >= 1
         and input.shape[-1] == weight.shape[1]
-        and (bias is None or (bias.dtype == input.dtype and bias.shape == weight.shape[:1]))
+        and (bias is None or (bias.shape == weight.shape[:1] and (bias.dtype == input.dtype or bias.dtype in FP8)))
     )
+
+
+def supports_backward(self: torch.Tensor, grad_output: torch.Tensor, weight: torch.Tensor, mask: list[bool]) -> bool:
+    """Whether linear_backward() takes this aten::linear_backward: x's and the bias's gradients, not the weight's."""
+    return supports_linear(self, weight) and grad_output.dtype == self.dtype and not mask[1]
+
+
+def linear_backward(
+    self: torch.Tensor, grad_output: torch.Tensor, weight: torch.Tensor, mask: list[bool]
+) -> tuple[torch.Tensor | None, None, torch.Tensor | None]:
+    """aten::linear_backward: the gradients of x and of the bias, where `mask` asks for them. What training a LoRA on an
+    FP8 model needs; the weight is decoded in the same bounded blocks."""
+    rows, cols = weight.shape
+    grad = grad_output.reshape(-1, rows)
+    grad_bias = grad.sum(0) if mask[2] else None
+    if not mask[0]:
+        return None, None, grad_bias
+    total = None
+    for first, block in decoded_blocks(weight, self.dtype) if rows and cols else ():
+        part = torch.mm(grad[:, first : first + block.shape[0]], block)
+        total = part if total is None else total.add_(part)
+    if total is None:
+        total = grad.new_zeros(grad.shape[0], cols)
+    return total.view(self.shape), None, grad_bias
 
 
 def linear_unscaled(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -51,12 +75,14 @@ def linear(
     x       fp32, fp16 or bf16 [..., K] on mps.
     weight  FP8 [N, K] on mps, any strides.
     scale   float32, one element or N of them (any shape), or None for 1.
-    bias    [N] in x's dtype, or None.
+    bias    [N] in x's dtype or FP8, or None.
 
     Up to 16 rows of x: the sum in float, scaled there, rounded once. More: each weight times its scale is rounded to
     x's dtype before torch multiplies. Raises ValueError for other dtypes and shapes.
     """
     _check(x, weight, scale, bias)
+    if bias is not None and bias.dtype in FP8:
+        bias = cast(bias, x.dtype)
     rows, cols = weight.shape
     flat = x.reshape(-1, cols) if cols else x.new_zeros(x.shape[:-1].numel(), 1)
     if not cols:  # nothing to add up: zeros, and the bias
@@ -182,8 +208,8 @@ def _or_dummy(tensor: torch.Tensor | None, dummy: torch.Tensor) -> torch.Tensor:
 def _check(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor | None, bias: torch.Tensor | None) -> None:
     if not supports_linear(x, weight, bias):
         raise ValueError(
-            f"fp8.linear takes x fp32, fp16 or bf16 [..., K], an FP8 weight [N, K] and a bias [N] of x's dtype, on "
-            f"mps; not {x.dtype} {tuple(x.shape)}, {weight.dtype} {tuple(weight.shape)}"
+            f"fp8.linear takes x fp32, fp16 or bf16 [..., K], an FP8 weight [N, K] and a bias [N] of x's dtype or FP8, "
+            f"on mps; not {x.dtype} {tuple(x.shape)}, {weight.dtype} {tuple(weight.shape)}"
             + ("" if bias is None else f", {bias.dtype} {tuple(bias.shape)}")
         )
     if scale is not None and scale.numel() not in (1, weight.shape[0]):

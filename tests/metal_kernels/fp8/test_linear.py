@@ -188,6 +188,31 @@ def test_no_format_but_ours_is_taken(fp8):
     assert fp8.taken == before
 
 
+def test_a_bias_in_fp8(fp8, no_faults):
+    """Plain FP8 files store biases so too."""
+    weight, bias = randn(6, 64).to(E4M3), randn(6, seed=1).to(E4M3)
+    for rows in (2, 40):
+        x = randn(rows, 64)
+        assert_close(F.linear(fp8.twin(x), fp8.twin(weight), fp8.twin(bias)), x, weight, bias=bias.float(), ulps=2)
+
+
+@pytest.mark.parametrize("rows", (2, 40))
+def test_gradients(fp8, no_faults, monkeypatch, rows):
+    """Of x and of the bias, in blocks of 10 rows of the weight."""
+    monkeypatch.setattr(fp8.modules.linear, "MAX_SCRATCH", 10 * 64 * 4)
+    weight, bias = randn(33, 64).to(E4M3), randn(33, seed=1)
+    x, grad = randn(2, rows, 64), randn(2, rows, 33, seed=2)
+    leaves = [t.clone().requires_grad_() for t in (x, bias)]
+    F.linear(leaves[0], weight.float(), leaves[1]).backward(grad)
+    ours = [t.to("mps").requires_grad_() for t in (x, bias)]
+    F.linear(ours[0], fp8.twin(weight), ours[1]).backward(grad.to("mps"))
+    for actual, expected in zip(ours, leaves, strict=True):
+        torch.testing.assert_close(actual.grad.cpu(), expected.grad, rtol=1e-5, atol=1e-4)
+    alone = x.to("mps").requires_grad_()
+    F.linear(alone, fp8.twin(weight)).backward(grad.to("mps"))
+    torch.testing.assert_close(alone.grad.cpu(), leaves[0].grad, rtol=1e-5, atol=1e-4)
+
+
 def test_same_bits_under_any_schedule(fp8, no_faults):
     from softmetal import shader
 
