@@ -65,29 +65,48 @@ struct Piece<T, 1> {
   float operator[](int) const { return float(v); }
 };
 
+// The rows that a SIMD-group reads.
+template <typename T, int count>
+struct Rows {
+  device const T* at[count];
+
+  // `count` rows from `first` on, as far as there are rows; then the last one again.
+  Rows(device const T* base, long first, long rows, long stride) {
+    LINEAR_UNROLL
+    for (int i = 0; i < count; ++i) {
+      at[i] = base + min(first + i, rows - 1) * stride;
+    }
+  }
+};
+
 // ---- sums ---------------------------------------------------------------------------------------------------------
 
 // Adds up sums[0 .. count) over the SIMD-group's lanes, each in the same order. Afterwards sums[0] of lane l is sum number
 // l / (32 / count). In halves: a lane keeps one half of its sums and gives the other one away, so that all 32 sums take as many
 // shuffles as one would take in every lane.
-template <int count>
-inline void reduce_lanes(thread float* sums, uint lane) {
-  ushort mask = simd_width / 2;
-  LINEAR_UNROLL
-  for (int half_count = count / 2; half_count > 0; half_count /= 2) {
+template <int count, int mask = simd_width / 2>
+struct LaneSums {
+  static constant constexpr int kept = count > 1 ? count / 2 : 1;
+
+  static void reduce(thread float* sums, uint lane) {
     const bool upper = (lane & mask) != 0;
     LINEAR_UNROLL
-    for (int i = 0; i < half_count; ++i) {
-      const float kept = upper ? sums[i + half_count] : sums[i];
-      const float given = upper ? sums[i] : sums[i + half_count];
-      sums[i] = kept + simd_shuffle_xor(given, mask);
+    for (int i = 0; i < kept; ++i) {
+      if (count > 1) {
+        const float given = upper ? sums[i] : sums[i + kept];
+        sums[i] = (upper ? sums[i + kept] : sums[i]) + simd_shuffle_xor(given, ushort(mask));
+      } else {
+        sums[i] += simd_shuffle_xor(sums[i], ushort(mask));
+      }
     }
-    mask /= 2;
+    LaneSums<kept, mask / 2>::reduce(sums, lane);
   }
-  for (; mask > 0; mask /= 2) {
-    sums[0] += simd_shuffle_xor(sums[0], mask);
-  }
-}
+};
+
+template <int count>
+struct LaneSums<count, 0> {
+  static void reduce(thread float*, uint) {}
+};
 
 template <typename T>
 inline void store(constant LinearLaunch& p, device T* y, device const T* bias, long m, long n, float sum) {
@@ -100,6 +119,45 @@ inline void store(constant LinearLaunch& p, device T* y, device const T* bias, l
 }
 
 // ---- lanes along K ------------------------------------------------------------------------------------------------
+
+// `flight` pieces of each of `outputs` rows of the weight, `stride` pieces apart, times the same pieces of `rows` rows of x. All
+// loads come before their use. whole: all pieces are there; else the first one is, and zeros stand for those past the end.
+template <typename T, int width, int rows, int outputs, int flight, int chains, bool whole>
+inline void accumulate(
+    thread const Rows<T, rows>& x, thread const Rows<T, outputs>& weight, constant LinearLaunch& p, uint first, uint stride,
+    uint pieces, thread float* sums) {
+  Piece<T, width> w[flight][outputs];
+  LINEAR_UNROLL
+  for (int f = 0; f < flight; ++f) {
+    const uint i = first + f * stride;
+    LINEAR_UNROLL
+    for (int n = 0; n < outputs; ++n) {
+      w[f][n] = Piece<T, width>::none();
+      if (whole || f == 0 || i < pieces) {
+        w[f][n] = Piece<T, width>::load(weight.at[n], long(i), p.weight_step);
+      }
+    }
+  }
+  LINEAR_UNROLL
+  for (int f = 0; f < flight; ++f) {
+    const uint i = first + f * stride;
+    LINEAR_UNROLL
+    for (int m = 0; m < rows; ++m) {
+      Piece<T, width> v = Piece<T, width>::none();
+      if (whole || f == 0 || i < pieces) {
+        v = Piece<T, width>::load(x.at[m], long(i), p.x_step);
+      }
+      LINEAR_UNROLL
+      for (int j = 0; j < width; ++j) {
+        LINEAR_UNROLL
+        for (int n = 0; n < outputs; ++n) {
+          thread float& sum = sums[((f % chains) * rows + m) * outputs + n];
+          sum = fma(w[f][n][j], v[j], sum);
+        }
+      }
+    }
+  }
+}
 
 // `rows` rows of x times `outputs` rows of the weight, of which a lane has `flight` pieces each in flight. Where there are fewer,
 // the last ones are taken again and the result is dropped.
@@ -114,64 +172,39 @@ template <typename T, int width, int rows, int outputs, int flight>
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   constexpr int count = rows * outputs;
+  constexpr int chains = count < flight ? flight : 1;  // of additions that need not wait for each other
   constexpr uint lanes_per_sum = simd_width / count;
   threadgroup float partial[group_simdgroups][count];
   const uint parts = uint(p.parts);
   const uint part = simdgroup & (parts - 1);
   const long first = (long(group) * (group_simdgroups / parts) + simdgroup / parts) * outputs;
 
-  device const T* x_rows[rows];
+  const Rows<T, rows> x_rows(x, 0, p.rows, p.x_row);
+  const Rows<T, outputs> weight_rows(weight, first, p.outputs, p.weight_row);
+  float sums[chains * count];
   LINEAR_UNROLL
-  for (int m = 0; m < rows; ++m) {
-    x_rows[m] = x + min(long(m), p.rows - 1) * p.x_row;
-  }
-  device const T* weight_rows[outputs];
-  LINEAR_UNROLL
-  for (int n = 0; n < outputs; ++n) {
-    weight_rows[n] = weight + min(first + n, p.outputs - 1) * p.weight_row;
-  }
-  float sums[count];
-  LINEAR_UNROLL
-  for (int i = 0; i < count; ++i) {
+  for (int i = 0; i < chains * count; ++i) {
     sums[i] = 0.0f;
   }
 
   const uint pieces = uint(p.length) / width;
   const uint stride = parts * simd_width;
-  for (uint begin = part * simd_width + lane; begin < pieces; begin += flight * stride) {
-    Piece<T, width> w[flight][outputs];
+  uint i = part * simd_width + lane;
+  for (; i + (flight - 1) * stride < pieces; i += flight * stride) {
+    accumulate<T, width, rows, outputs, flight, chains, true>(x_rows, weight_rows, p, i, stride, pieces, sums);
+  }
+  if (i < pieces) {
+    accumulate<T, width, rows, outputs, flight, chains, false>(x_rows, weight_rows, p, i, stride, pieces, sums);
+  }
+  LINEAR_UNROLL
+  for (int c = 1; c < chains; ++c) {
     LINEAR_UNROLL
-    for (int f = 0; f < flight; ++f) {
-      const uint i = begin + f * stride;
-      LINEAR_UNROLL
-      for (int n = 0; n < outputs; ++n) {
-        w[f][n] = Piece<T, width>::none();
-        if (f == 0 || i < pieces) {
-          w[f][n] = Piece<T, width>::load(weight_rows[n], long(i), p.weight_step);
-        }
-      }
-    }
-    LINEAR_UNROLL
-    for (int f = 0; f < flight; ++f) {
-      const uint i = begin + f * stride;
-      if (f > 0 && i >= pieces) {
-        break;
-      }
-      LINEAR_UNROLL
-      for (int m = 0; m < rows; ++m) {
-        const Piece<T, width> v = Piece<T, width>::load(x_rows[m], long(i), p.x_step);
-        LINEAR_UNROLL
-        for (int j = 0; j < width; ++j) {
-          LINEAR_UNROLL
-          for (int n = 0; n < outputs; ++n) {
-            sums[m * outputs + n] = fma(w[f][n][j], v[j], sums[m * outputs + n]);
-          }
-        }
-      }
+    for (int n = 0; n < count; ++n) {
+      sums[n] += sums[c * count + n];
     }
   }
 
-  reduce_lanes<count>(sums, lane);
+  LaneSums<count>::reduce(sums, lane);
   const uint index = lane / lanes_per_sum;
   const bool owner = lane % lanes_per_sum == 0;
   if (parts > 1) {
@@ -182,8 +215,8 @@ template <typename T, int width, int rows, int outputs, int flight>
     if (part != 0) {
       return;
     }
-    for (uint i = 1; i < parts; ++i) {
-      sums[0] += partial[simdgroup + i][index];
+    for (uint s = 1; s < parts; ++s) {
+      sums[0] += partial[simdgroup + s][index];
     }
   }
   if (owner) {
