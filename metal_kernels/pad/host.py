@@ -32,8 +32,8 @@ def supports(self: torch.Tensor, pad: Sequence[int], value: complex = 0) -> bool
         isinstance(self, torch.Tensor)
         and self.device.type == "mps"
         and self.layout is torch.strided
-        and crop(self.shape, self.stride(), tuple(pad)) is not None
-        and fill_bits(self.dtype, value) is not None
+        and (cut := crop(self.shape, self.stride(), tuple(pad))) is not None
+        and fill_bits(self.dtype, value, alone=max(cut.out_sizes, default=1) == 1) is not None
     )
 
 
@@ -52,7 +52,7 @@ def constant_pad_nd(self: torch.Tensor, pad: Sequence[int], value: complex = 0) 
     out = _empty_output(self, crop(self.shape, self.stride(), pad))
     if out.numel():
         itemsize = self.element_size()
-        fill = fill_bits(self.dtype, value) or (0, 0)
+        fill = fill_bits(self.dtype, value, alone=out.numel() == 1) or (0, 0)
         launches = plan(self.shape, self.stride(), pad, out.stride(), itemsize, _skew(self), _skew(out))
         source = self if self.numel() else out  # no bytes to bind; and none are read
         for launch in launches:
@@ -63,29 +63,30 @@ def constant_pad_nd(self: torch.Tensor, pad: Sequence[int], value: complex = 0) 
     return out
 
 
-def fill_bits(dtype: torch.dtype, value: complex) -> tuple[int, int] | None:
+def fill_bits(dtype: torch.dtype, value: complex, alone: bool = False) -> tuple[int, int] | None:
     """Sixteen bytes of `value` in `dtype`, as two int64s; None where the CPU's fill_ refuses the value or the dtype.
 
     Scalar conversion has rules of its own (wrapping negative values of unsigned types, saturating or overflowing
-    float8,
-    truncating): the CPU is asked, once for each value.
+    float8, truncating): the CPU is asked, once for each value. alone: the output is this one element, which the CPU
+    fills by another way, with other overflows (float8 saturates, complex32 raises).
     """
     if isinstance(value, float):
-        return _fill_bits(dtype, "d", struct.pack("d", value))  # as bytes, since -0.0 == 0.0 and nan != nan
+        return _fill_bits(dtype, "d", struct.pack("d", value), alone)  # as bytes, since -0.0 == 0.0 and nan != nan
     if isinstance(value, complex):
-        return _fill_bits(dtype, "dd", struct.pack("dd", value.real, value.imag))
-    return _fill_bits(dtype, "", value)
+        return _fill_bits(dtype, "dd", struct.pack("dd", value.real, value.imag), alone)
+    return _fill_bits(dtype, "", value, alone)
 
 
 @lru_cache(maxsize=256, typed=True)
-def _fill_bits(dtype: torch.dtype, packing: str, packed: bytes | int) -> tuple[int, int] | None:
+def _fill_bits(dtype: torch.dtype, packing: str, packed: bytes | int, alone: bool) -> tuple[int, int] | None:
     value = packed
     if packing:
         parts = struct.unpack(packing, packed)
         value = complex(*parts) if len(parts) == 2 else parts[0]
     try:
-        vector = torch.empty(VECTOR // dtype.itemsize, dtype=dtype, device="cpu")
-        return tuple(vector.fill_(value).view(torch.int64).tolist())
+        vector = torch.zeros(VECTOR // dtype.itemsize, dtype=dtype, device="cpu")
+        (vector[:1] if alone else vector).fill_(value)
+        return tuple(vector.view(torch.int64).tolist())
     except (RuntimeError, TypeError, OverflowError):  # NotImplementedError is a RuntimeError
         return None
 

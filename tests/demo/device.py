@@ -7,12 +7,16 @@ FAULTS = "2.13"
 
 @dataclass(frozen=True)
 class Device:
-    """`kind` is "Apple GPU" or "software Metal"; a figure of one is never shown as a figure of the other."""
+    """`kind` is "Apple GPU" or "software Metal"; a figure of one is never shown as a figure of the other.
+
+    `checked`: the software device watches every access of a kernel; a GPU never does.
+    """
 
     kind: str
     name: str
     stock: str
     torch: str
+    checked: bool
 
     @property
     def is_software(self):
@@ -80,7 +84,8 @@ def open_device():
         import platform
 
         name = torch.backends.mps.get_name() if hasattr(torch.backends.mps, "get_name") else platform.processor()
-        return Device("Apple GPU", f"{name}, macOS {platform.mac_ver()[0]}", "MPS of this torch", torch.__version__)
+        name = f"{name}, macOS {platform.mac_ver()[0]}"
+        return Device("Apple GPU", name, "MPS of this torch", torch.__version__, checked=False)
     import softmetal
 
     softmetal.activate(faults=FAULTS)
@@ -89,4 +94,5 @@ def open_device():
         "Metal kernels compiled by clang and run on this computer's CPU",
         f"simulated, with the faults of MPS in torch {FAULTS}",
         torch.__version__,
+        checked=softmetal.shader.settings.checked,
     )

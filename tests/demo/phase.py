@@ -28,7 +28,12 @@ def run_cpu(total_pads):
         start = time.perf_counter()
         picture = decode(vae, latent)
         seconds = time.perf_counter() - start
-    return picture, {"seconds": seconds, "pads": pads.as_dict(), "workload": Workload().describe(vae, picture)}
+    return picture, {
+        "seconds": seconds,
+        "pads": pads.as_dict(),
+        "spread": picture.std().item(),
+        "workload": Workload().describe(vae, picture),
+    }
 
 
 def run_mps(phase, total_pads):

@@ -61,15 +61,18 @@ def test_psnr():
     assert compare.psnr(a, a) == math.inf
     assert compare.psnr(a + 0.2, a) == pytest.approx(20.0, abs=1e-4)  # 10 log10(4 / 0.04)
     assert math.isnan(compare.psnr(torch.full_like(a, math.nan), a))
+    with pytest.raises(ValueError, match=r"\(3, 1\), the reference \(3, 4\)"):
+        compare.psnr(a[:, :1], a)
 
 
-def results(growth=(100 * 2**20, 0), psnr=(9.8, 120.0), taken=(0, 51), kind="software Metal", state="patched"):
+def results(growth=(100 * 2**20, 0), psnr=(9.8, 120.0), taken=(0, 51), kind="software Metal", state="patched",
+            checked=True, spread=0.4):
     """What a run measures, made up."""
-    device = {"kind": kind, "name": "for a test", "stock": "made up", "torch": "2.13.0"}
+    device = {"kind": kind, "name": "for a test", "stock": "made up", "torch": "2.13.0", "checked": checked}
     counted = {"calls": 51, "distinct_shapes": 20, "past_threshold": 12, "faulty_by_rule": 10, "threshold": 65536}
     work = {"model": "none", "parameters": 1, "dtype": "float32", "latent": (1, 4, 2, 32, 32),
             "picture": [1, 3, 5, 256, 256]}
-    found = {"cpu": {"seconds": 2.0, "pads": counted, "workload": work}}
+    found = {"cpu": {"seconds": 2.0, "pads": counted, "workload": work, "spread": spread}}
     for phase, grown, db, ours in zip(("stock", "repaired"), growth, psnr, taken, strict=True):
         rows = [[t / 10, 10 * 2**20, 30 * 2**20, 40 * 2**20 + grown * t // 9, 10 * 2**20 + grown * t // 9]
                 for t in range(10)]
@@ -91,17 +94,20 @@ def failed(found):
 
 def test_a_right_run_passes():
     assert failed(results()) == []
-    assert failed(results(psnr=(math.nan, math.inf))) == []
+    assert failed(results(psnr=(9.8, math.inf))) == []
 
 
 @pytest.mark.parametrize("wrong, who", [
     ({"psnr": (15.0, 120.0)}, ["stock"]),
+    ({"psnr": (math.nan, 120.0)}, ["stock"]),
     ({"psnr": (9.8, 60.0)}, ["repaired"]),
     ({"psnr": (9.8, math.nan)}, ["repaired"]),
     ({"growth": (0, 0)}, ["stock"]),
     ({"growth": (100, 1)}, ["repaired"]),
     ({"taken": (1, 51)}, ["stock"]),
     ({"taken": (0, 50)}, ["repaired"]),
+    ({"checked": False}, ["repaired"]),
+    ({"spread": 0.0}, ["CPU"]),
 ])
 def test_a_wrong_run_fails(wrong, who):
     assert failed(results(**wrong)) == who
@@ -120,13 +126,13 @@ def test_a_mac_whose_torch_pads_rightly_passes():
 
 
 def test_the_report_names_the_device_and_is_strict_json():
-    found = results(psnr=(math.nan, math.inf))
+    found = results(psnr=(9.8, math.inf))
     checks = compare.checks(found["cpu"], found["stock"], found["repaired"], True)
     text = report.as_text(found, checks)
     assert "Device      software Metal" in text and "not a Mac's" in text
     document = json.loads(report.as_json(found, checks), parse_constant=lambda name: pytest.fail(name))
     assert document["passed"] is True and document["device"]["kind"] == "software Metal"
-    assert document["phases"]["stock"]["psnr_db"] == "nan"
+    assert document["phases"]["repaired"]["psnr_db"] == "inf"
 
 
 def test_the_picture_shows_each_phase():

@@ -42,6 +42,19 @@ def test_every_value_in_every_dtype(padding, faultless_stock):
     assert accepted > 500 and refused > 100
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_one_element_is_filled_by_rules_of_its_own(padding, faultless_stock):
+    """The CPU's fill_ of one element refuses values that it takes for more (complex32: 70000 overflows)."""
+    for dtype in padding.dtypes:
+        x = torch.zeros(0, dtype=dtype)
+        for value in (*VALUES, 7e4):
+            expected, error = outcome(lambda: torch.constant_pad_nd(x, (0, 1), value))  # noqa: B023
+            result, wrong = outcome(lambda: torch.constant_pad_nd(padding.twin(x), (0, 1), value))  # noqa: B023
+            assert (wrong or [None])[0] == (error or [None])[0], (dtype, value)  # stock words its error in its own way
+            if error is None:
+                padding.assert_same(result, expected, (dtype, value))
+
+
 def test_nan_payload_of_the_fill_value(padding):
     import struct
 
