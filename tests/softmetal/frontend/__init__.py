@@ -16,11 +16,12 @@ The compiler is the clang inside the PyPI package `ziglang`; what a source goes 
 include/msl/ is the metal:: library; target_cpu.h is the one file of it that knows the target. Open symbols of the
 shared object are the runtime's (softmetal_abi.h, __asan_*) and libm's float functions, both found in the process.
 
-Differences from Apple's compiler, all of them errors here, never other results: integers do not convert to bfloat by
-themselves; the result of comparing vectors goes into all(), any() and select() only; vectors of bool do not go through
-buffers; C casts between vector types must be written as calls, float4(x); member functions have no address space
-(`float get() const device`); there are no textures, samplers, function constants, threadgroup arguments, matrices
-(float4x4) or metal::array.
+Differences from Apple's compiler, errors here and never other results: integers do not convert to bfloat by
+themselves; the result of comparing vectors goes into all(), any() and select() only; vectors of bool do not go
+through buffers, and have no components by name (b[0], not b.x) and no && and ||; C casts between vector types must be
+written as calls, float4(x); member functions have no address space (`float get() const device`); there are no
+textures, samplers, function constants, threadgroup arguments, matrices (float4x4) or metal::array. Not checked, and
+another result: a shift by the width of the type or more, whose count Metal takes modulo the width.
 """
 
 from .compiler import compile

@@ -17,6 +17,7 @@ from .rules import check_source
 from .translate import Translation
 
 MAX_THREADGROUP_BYTES = 32768
+MAX_THREADS = 1024
 _SPACES = {1: "device", 4: "constant"}
 _FIELDS = 6  # numbers that MSL_DESCRIBE gives for each buffer, after its index
 
@@ -74,6 +75,18 @@ def _kernels(entries: list[Entry], module: reflection.Module) -> list[Kernel]:
                         f"kernel '{entry.host_name}': threadgroup memory size ({memory}) exceeds "
                         f"the maximum threadgroup memory allowed ({MAX_THREADGROUP_BYTES})"
                     ),
+                )
+            )
+        called = (module.reached(target) - {target}) & set(module.targets.values())
+        if called:
+            raise CompileError(
+                message(entry.definition.line, f"kernel '{entry.host_name}' calls another kernel, which Metal refuses")
+            )
+        if threads > MAX_THREADS:
+            raise CompileError(
+                message(
+                    entry.definition.line,
+                    f"kernel '{entry.host_name}': max_total_threads_per_threadgroup({threads}) is over {MAX_THREADS}",
                 )
             )
         missing = module.undefined(target)

@@ -26,6 +26,8 @@ FORBIDDEN = {
     "__bf16": "unknown type name '__bf16': Metal's name is bfloat",
     "_Float16": "unknown type name '_Float16': Metal's name is half",
 }
+# What NAN, INFINITY and the like are made of here (include/preprocess.h).
+MACRO_BUILTINS = {"__builtin_nanf", "__builtin_huge_valf"}
 _DECLARATION_WORDS = {
     "using",
     "typedef",
@@ -63,6 +65,8 @@ def check_tokens(tokens: list[Token]) -> None:
                 continue
             if text in FORBIDDEN and before not in (".", "->"):
                 raise CompileError(message(token.line, FORBIDDEN[text]))
+            if text.startswith("__builtin_") and text not in MACRO_BUILTINS:
+                raise CompileError(message(token.line, f"use of undeclared identifier '{text}': it is not Metal's"))
             if text == "std" and following == "::" and before != "::":
                 raise CompileError(
                     message(token.line, "use of undeclared identifier 'std': Metal's library is metal::")

@@ -49,6 +49,9 @@ WARNING_FLAGS = (
     "-Werror=array-bounds",
     "-Werror=unknown-attributes",
     "-Werror=ignored-attributes",
+    "-Werror=c++11-narrowing",
+    "-Werror=vla-extension",
+    "-Werror=zero-length-array",
 )
 IR_FLAGS = ("-O2", "-Xclang", "-disable-llvm-passes", "-fsanitize=kernel-address")
 

@@ -358,3 +358,12 @@ constant S s[1] = {{packed_float3(1, 2, 3), 4}};
 kernel void f(device float* x, uint i [[thread_position_in_grid]]) {
   x[i] = k[i].x + h.x + float(b) + u.z + lut[i] + s[i].n;
 }
+
+//// tests of float vectors, and where a scalar stands for a vector
+kernel void f(device float4* x, device half4* h, device float3* z) {
+  if (any(isnan(x[0])) || all(isfinite(z[0])) || any(signbit(h[0]))) x[1] = select(x[2], x[3], isinf(x[4]));
+  const bool4 n = isnan(h[1]);
+  x[5] = n[0] ? float4(isnan(x[6])) : step(0.5f, x[7]) + smoothstep(0.0f, 1.0f, x[8]);
+  const simdgroup_float8x8 m = make_filled_simdgroup_matrix<float, 8>(0.0f);
+  (void)m;
+}

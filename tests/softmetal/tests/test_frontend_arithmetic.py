@@ -229,6 +229,17 @@ def test_half_and_bfloat_round_after_every_operation(checked):
         assert same_bits(torch.from_numpy(y).view(dtype), want), kind
 
 
+def test_tests_of_vectors():
+    """isnan and its kin, element by element, of both widths."""
+    for kind in ("float4", "half4"):
+        v = f"{kind}(NAN, -INFINITY, -0.0f, 1.0f)"
+        wanted = {"isnan": [1, 0, 0, 0], "isinf": [0, 1, 0, 0], "isfinite": [0, 0, 1, 1]}
+        for name, values in wanted.items():
+            assert evaluate([f"{name}({v})[{i}] ? 1 : 0" for i in range(4)]).tolist() == values, (kind, name)
+        assert evaluate([f"signbit({v})[{i}] ? 1 : 0" for i in (1, 2, 3)]).tolist() == [1, 1, 0], kind
+    assert evaluate([f"step(2.0f, float4(1, 2, 3, NAN))[{i}]" for i in range(3)]).tolist() == [0, 1, 1]
+
+
 def test_safe_math_does_not_contract():
     a, b = np.float32(1 + 2**-12), np.float32(-(1 + 2**-11))
     assert evaluate(["in[0] * in[0] + in[1]", "fma(in[0], in[0], in[1])"], [a, b]).tolist() == [0.0, 2.0**-24]

@@ -301,6 +301,22 @@ LANGUAGE = [
         "does not return a value",
     ),
     ("unclosed brace", HEAD + "kernel void f(device float* x) {\n", 3, "is not closed"),
+    ("narrowing initialiser", in_body("int a{1.5f};"), 4, "cannot be narrowed"),
+    ("array of variable length", in_body("float a[i]; a[0] = 1;"), 4, "variable length arrays"),
+    ("array of no elements", in_body("float a[0];"), 4, "zero size arrays"),
+    ("clang's builtins", in_body("x[i] = (float)__builtin_ia32_rdtsc();"), 4, "undeclared identifier '__builtin_ia32_"),
+    (
+        "a kernel calls a kernel",
+        HEAD + "kernel void g(device float* x) { x[0] = 1; }\nkernel void f(device float* x) { g(x); }\n",
+        4,
+        "calls another kernel",
+    ),
+    (
+        "1025 threads",
+        HEAD + "[[kernel, max_total_threads_per_threadgroup(1025)]] void f(device float* x) { x[0] = 1; }\n",
+        3,
+        "max_total_threads_per_threadgroup(1025) is over 1024",
+    ),
     (
         "undefined function",
         HEAD + "float g(float v);\nkernel void f(device float* x) { x[0] = g(1); }\n",

@@ -75,6 +75,9 @@ MSL_INLINE float smoothstep(float a, float b, float x) { const float t = clamp((
 namespace metal {
 MSL_ALL_MATH
 MSL_FLOAT2(nextafter, msl::target::nextafter(x, y))
+// The edges of steps may be scalars beside a vector.
+template <int N> MSL_INLINE vec<float, N> step(float edge, vec<float, N> x) { return step(vec<float, N>(edge), x); }
+template <int N> MSL_INLINE vec<float, N> smoothstep(float low, float high, vec<float, N> x) { return smoothstep(vec<float, N>(low), vec<float, N>(high), x); }
 namespace precise {
 MSL_ALL_MATH
 }

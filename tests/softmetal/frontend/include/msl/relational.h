@@ -5,13 +5,16 @@ namespace msl {
 template <class T> MSL_INLINE constexpr bool is_true(T x) { return x != (T)0; }
 }
 namespace metal {
-#define MSL_TEST(name, expression) \
+// Vectors are tested whole: clang writes a wrong store for an element of a vector of bool at an index known only at run time.
+#define MSL_TEST(name, expression, mask) \
   MSL_INLINE bool name(float x) { return expression; } \
   MSL_INLINE bool name(half x_) { const float x = (float)x_; return expression; } \
-  template <int N> MSL_INLINE vec<bool, N> name(vec<float, N> v) { vec<bool, N> r; for (int i = 0; i < N; ++i) r[i] = name((float)v[i]); return r; } \
-  template <int N> MSL_INLINE vec<bool, N> name(vec<half, N> v) { vec<bool, N> r; for (int i = 0; i < N; ++i) r[i] = name((half)v[i]); return r; }
-MSL_TEST(isnan, __builtin_isnan(x)) MSL_TEST(isinf, __builtin_isinf(x)) MSL_TEST(isfinite, __builtin_isfinite(x))
-MSL_TEST(signbit, (__builtin_bit_cast(uint, x) >> 31) != 0)
+  template <int N> MSL_INLINE vec<bool, N> name(vec<float, N> v) { return __builtin_convertvector(mask, vec<bool, N>); } \
+  template <int N> MSL_INLINE vec<bool, N> name(vec<half, N> h) { const vec<float, N> v = __builtin_convertvector(h, vec<float, N>); return __builtin_convertvector(mask, vec<bool, N>); }
+MSL_TEST(isnan, __builtin_isnan(x), v != v)
+MSL_TEST(isinf, __builtin_isinf(x), __builtin_elementwise_abs(v) == __builtin_huge_valf())
+MSL_TEST(isfinite, __builtin_isfinite(x), __builtin_elementwise_abs(v) < __builtin_huge_valf())
+MSL_TEST(signbit, (__builtin_bit_cast(uint, x) >> 31) != 0, (__builtin_bit_cast(vec<int, N>, v) < 0))
 #undef MSL_TEST
 // A half is normal from 2^-14 on.
 MSL_INLINE bool isnormal(float x) { return __builtin_isnormal(x); }
