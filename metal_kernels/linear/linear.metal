@@ -32,7 +32,8 @@ struct LinearLaunch {
   long weight_step;    // along K
   long bias_step;
   long has_bias;
-  long parts;          // SIMD-groups that share K: 1, 2, 4 or 8
+  long parts;          // SIMD-groups that share K, and
+  long blocks;         // those that share the rows of x: powers of two whose product is at most group_simdgroups
 };
 
 // ---- pieces of a row: a vector of 16 bytes, or one element -------------------------------------------------------
@@ -160,7 +161,8 @@ inline void accumulate(
 }
 
 // `rows` rows of x times `outputs` rows of the weight, of which a lane has `flight` pieces each in flight. Where there are fewer,
-// the last ones are taken again and the result is dropped.
+// the last ones are taken again and the result is dropped. Neighbouring SIMD-groups with more rows of x read the same weights at
+// about the same time, which then come from memory once.
 template <typename T, int width, int rows, int outputs, int flight>
 [[kernel]] void linear_rows(
     device const T* x [[buffer(0)]],
@@ -177,9 +179,12 @@ template <typename T, int width, int rows, int outputs, int flight>
   threadgroup float partial[group_simdgroups][count];
   const uint parts = uint(p.parts);
   const uint part = simdgroup & (parts - 1);
-  const long first = (long(group) * (group_simdgroups / parts) + simdgroup / parts) * outputs;
+  const uint blocks = uint(p.blocks);
+  const uint block = (simdgroup / parts) & (blocks - 1);
+  const uint sharing = parts * blocks;
+  const long first = (long(group) * (group_simdgroups / sharing) + simdgroup / sharing) * outputs;
 
-  const Rows<T, rows> x_rows(x, 0, p.rows, p.x_row);
+  const Rows<T, rows> x_rows(x, block * rows, p.rows, p.x_row);
   const Rows<T, outputs> weight_rows(weight, first, p.outputs, p.weight_row);
   float sums[chains * count];
   LINEAR_UNROLL
@@ -220,7 +225,7 @@ template <typename T, int width, int rows, int outputs, int flight>
     }
   }
   if (owner) {
-    store(p, y, bias, long(index / outputs), first + index % outputs, sums[0]);
+    store(p, y, bias, long(block * rows + index / outputs), first + index % outputs, sums[0]);
   }
 }
 
@@ -287,17 +292,15 @@ template <typename T, int rows>
 #define INSTANTIATE_COLUMNS(name, T, rows)                               \
   template [[host_name("linear_columns_" #name "_" #rows)]] [[kernel]]   \
   decltype(linear_columns<T, rows>) linear_columns<T, rows>;
-#define INSTANTIATE(name, T, lanes)                   \
-  INSTANTIATE_ROWS(vectors, name, T, lanes, 1, 1, 4)  \
-  INSTANTIATE_ROWS(vectors, name, T, lanes, 2, 2, 2)  \
-  INSTANTIATE_ROWS(vectors, name, T, lanes, 4, 4, 1)  \
-  INSTANTIATE_ROWS(vectors, name, T, lanes, 8, 4, 1)  \
-  INSTANTIATE_ROWS(vectors, name, T, lanes, 16, 2, 1) \
-  INSTANTIATE_ROWS(elements, name, T, 1, 1, 1, 8)     \
-  INSTANTIATE_ROWS(elements, name, T, 1, 4, 2, 4)     \
-  INSTANTIATE_ROWS(elements, name, T, 1, 16, 2, 4)    \
-  INSTANTIATE_COLUMNS(name, T, 1)                     \
-  INSTANTIATE_COLUMNS(name, T, 4)                     \
+#define INSTANTIATE(name, T, lanes)                  \
+  INSTANTIATE_ROWS(vectors, name, T, lanes, 1, 4, 1) \
+  INSTANTIATE_ROWS(vectors, name, T, lanes, 2, 4, 2) \
+  INSTANTIATE_ROWS(vectors, name, T, lanes, 4, 8, 1) \
+  INSTANTIATE_ROWS(vectors, name, T, lanes, 8, 4, 1) \
+  INSTANTIATE_ROWS(elements, name, T, 1, 1, 2, 4)    \
+  INSTANTIATE_ROWS(elements, name, T, 1, 8, 2, 4)    \
+  INSTANTIATE_COLUMNS(name, T, 1)                    \
+  INSTANTIATE_COLUMNS(name, T, 4)                    \
   INSTANTIATE_COLUMNS(name, T, 16)
 
 INSTANTIATE(float, float, 4)

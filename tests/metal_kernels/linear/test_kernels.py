@@ -47,14 +47,14 @@ def test_which_kernel_runs(lin, launches):
         (x, weight, "vectors_bfloat_4"),
         (x[:1], weight, "vectors_bfloat_1"),
         (lin.random(2, 65, dtype=bf16)[:, 1:], weight, "vectors_bfloat_2"),
-        (lin.random(64, 9, dtype=bf16).t(), weight, "vectors_bfloat_16"),
-        (x[:, :60], weight[:, :60], "elements_bfloat_4"),
+        (lin.random(64, 9, dtype=bf16).t(), weight, "vectors_bfloat_8"),
+        (x[:, :60], weight[:, :60], "elements_bfloat_8"),
         (x[:, 8:], weight[:, 8:], "vectors_bfloat_4"),
-        (x[:, 4:], weight[:, 4:], "elements_bfloat_4"),
+        (x[:, 4:], weight[:, 4:], "elements_bfloat_8"),
         (x, lin.random(64, 40, dtype=bf16).t(), "columns_bfloat_4"),
         (x[:1], lin.random(64, 40, dtype=bf16).t(), "columns_bfloat_1"),
-        (x[:, ::2], weight[:, ::2], "elements_bfloat_4"),
-        (x[:, :1], weight[:, :1], "elements_bfloat_4"),
+        (x[:1, ::2], weight[:, ::2], "elements_bfloat_1"),
+        (x[:, :1], weight[:, :1], "elements_bfloat_8"),
     ):
         lin.check(a, w)
         expected.append(f"linear_{kernel}")
@@ -73,18 +73,24 @@ def test_every_kernel_is_reachable(lin, launches):
 def test_small_weights_share_the_length_among_simdgroups(lin):
     plan = lin.modules.geometry.plan
 
-    def parts(rows, outputs, length):
-        return plan(rows, outputs, length, (length, 1), (length, 1), None, True, 8).header[-1]
+    def sharing(rows, outputs, length):
+        """(SIMD-groups that share K, those that share the rows of x)"""
+        return plan(rows, outputs, length, (length, 1), (length, 1), None, True, 8).header[-2:]
 
-    assert parts(1, 512, 2048) == 2  # a full flight of a SIMD-group is 4 * 32 * 8 elements
-    assert parts(1, 16, 32768) == 8
-    assert parts(1, 4096, 4096) == 1
-    assert parts(1, 151936, 32768) == 1
-    assert parts(8, 4096, 4096) == 4
-    for outputs in (1, 5, 333, 4097, 70001):
-        launch = plan(3, outputs, 4096, (4096, 1), (4096, 1), None, True, 8)
-        simdgroups = -(-outputs // 4) * launch.header[-1]
-        assert 0 <= launch.groups * 8 - simdgroups < 8
+    assert sharing(1, 512, 2048) == (8, 1)
+    assert sharing(1, 512, 256) == (1, 1)  # a piece is 8 elements, and 32 lanes have one each
+    assert sharing(1, 4096, 4096) == (4, 1)
+    assert sharing(1, 12288, 4096) == (1, 1)
+    assert sharing(1, 17408, 5120) == (2, 1)  # a few more than run at once
+    assert sharing(1, 151936, 32768) == (1, 1)
+    assert sharing(8, 4096, 4096) == (2, 1)
+    assert sharing(9, 512, 2048) == (4, 2)
+    assert sharing(16, 151936, 4096) == (1, 2)
+    for rows, simdgroup_outputs in ((1, 4), (2, 4), (3, 8), (8, 4), (16, 4)):
+        for outputs in (1, 5, 333, 4097, 70001):
+            launch = plan(rows, outputs, 4096, (4096, 1), (4096, 1), None, True, 8)
+            simdgroups = -(-outputs // simdgroup_outputs) * launch.header[-1] * launch.header[-2]
+            assert 0 <= launch.groups * 8 - simdgroups < 8
 
 
 def test_gaps_between_rows_are_not_read(lin, launches):
