@@ -305,6 +305,13 @@ def test_mixed_devices_raise_as_on_a_mac():
     ):
         with pytest.raises(RuntimeError, match="[Ee]xpected all tensors to be on the same device"):
             call()
+    index = torch.tensor([1])
+    with pytest.raises(RuntimeError, match="[Ee]xpected all tensors to be on the same device"):
+        m[index] = torch.ones(1, 3)
+    for call in (lambda: x[index.to("mps")], lambda: x.index_put_((index,), torch.ones(1, 3, device="mps"))):
+        with pytest.raises((RuntimeError, IndexError), match="same device"):
+            call()
+    same(m[index], x[index])  # indices may be on the CPU
     same(m + torch.tensor(2.0), x + 2.0)
     same(torch.tensor(2.0) * m, x * 2.0)
 

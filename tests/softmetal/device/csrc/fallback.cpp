@@ -53,10 +53,17 @@ Kind kind_of(const c10::TypePtr& declared) {
 // Ops that take CPU tensors beside mps ones on a Mac too.
 bool takes_cpu_tensors(const std::string& name) {
   static const std::set<std::string> names = {
+      "aten::_pack_padded_sequence", "aten::tensor_split", "aten::_copy_from", "aten::_copy_from_and_resize",
+      "aten::_ctc_loss", "aten::_ctc_loss_backward", "aten::_pad_packed_sequence",
+      "aten::_has_compatible_shallow_copy_type"};
+  return names.count(name) != 0;
+}
+
+// Ops whose list of indices may be on the CPU; the tensor that is indexed and the values may not.
+bool takes_cpu_indices(const std::string& name) {
+  static const std::set<std::string> names = {
       "aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_index_put_impl",
-      "aten::_unsafe_index", "aten::_unsafe_index_put", "aten::_pack_padded_sequence", "aten::tensor_split",
-      "aten::_copy_from", "aten::_copy_from_and_resize", "aten::_ctc_loss", "aten::_ctc_loss_backward",
-      "aten::_pad_packed_sequence", "aten::index.Tensor_out", "aten::_has_compatible_shallow_copy_type"};
+      "aten::_unsafe_index", "aten::_unsafe_index_put"};
   return names.count(name) != 0;
 }
 
@@ -76,6 +83,7 @@ struct Plan {
     draws_unseeded = op.hasTag(at::Tag::nondeterministic_seeded) && !has_generator;
     reads_in_place = op.hasTag(at::Tag::pointwise);
     mixes_devices = takes_cpu_tensors(name);
+    indexes = takes_cpu_indices(name);
   }
 
   std::string name;
@@ -88,6 +96,7 @@ struct Plan {
   bool draws_unseeded = false;  // draws from the default generator, and cannot be given another
   bool reads_in_place = false;
   bool mixes_devices = false;
+  bool indexes = false;
 };
 
 // Lends the state of the mps generator to the CPU's default generator, for kernels that know no other.
@@ -145,7 +154,10 @@ class Fallback final : public c10::OperatorKernel {
   at::Tensor to_host(const at::Tensor& tensor, size_t i, c10::SmallVector<Pair, 6>& pairs) {
     if (!tensor.defined()) return tensor;
     if (tensor.device().type() != kMPS) {
-      TORCH_CHECK(plan_.mixes_devices || tensor.dim() == 0 || tensor.device().type() != c10::DeviceType::CPU,
+      const bool is_index = plan_.indexes && plan_.kinds[i] == Kind::kOptionalTensorList;
+      TORCH_CHECK_INDEX(!plan_.indexes || i != 0,
+                        "indices should be either on cpu or on the same device as the indexed tensor (cpu)");
+      TORCH_CHECK(plan_.mixes_devices || is_index || tensor.dim() == 0 || tensor.device().type() != c10::DeviceType::CPU,
                   "Expected all tensors to be on the same device, but found at least two devices, mps:0 and cpu! (when "
                   "checking arguments of ", plan_.name, ")");
       return tensor;
