@@ -107,11 +107,13 @@ struct Wide<float> {
   typedef uint bits_t;
   static uint to_float(uint v) { return v; }
   static uint from_float(uint f) { return f; }
+  static uint round(float v) { return as_type<uint>(v); }  // any NaN for a NaN
 };
 
 template <>
 struct Wide<half> {
   typedef ushort bits_t;
+  static ushort round(float v) { return as_type<ushort>(half(v)); }
   static uint to_float(ushort v) {
     const uint sign = uint(v & 0x8000) << 16;
     const uint m = v & 0x7fffu;
@@ -127,6 +129,7 @@ struct Wide<half> {
 template <>
 struct Wide<bfloat> {
   typedef ushort bits_t;
+  static ushort round(float v) { return as_type<ushort>(bfloat(v)); }
   static uint to_float(ushort v) { return uint(v) << 16; }
   static ushort from_float(uint f) {
     if ((f & 0x7fffffffu) > 0x7f800000u) {
@@ -137,6 +140,36 @@ struct Wide<bfloat> {
 };
 
 inline uint byte_of(uint4 v, int i) { return (v[i >> 2] >> (8 * (i & 3))) & 0xffu; }
+
+// ---- four values at once -------------------------------------------------------------------------------------------
+
+// Four bytes as halves, bytes 0 and 2 in `even`, 1 and 3 in `odd`. e4m3fn has the bits of a half 256 times smaller, subnormals
+// included; its NaN has those of a finite half: see `nan_marks`.
+struct Four {
+  half2 even;
+  half2 odd;
+};
+
+template <int format>
+inline Four unpack(uint w) {
+  Four r;
+  if (format == e5m2) {
+    r.even = as_type<half2>((w << 8) & 0xff00ff00u);
+    r.odd = as_type<half2>(w & 0xff00ff00u);
+  } else {
+    r.even = as_type<half2>(((w << 7) & 0x3f803f80u) | ((w << 8) & 0x80008000u));
+    r.odd = as_type<half2>(((w >> 1) & 0x3f803f80u) | (w & 0x80008000u));
+  }
+  return r;
+}
+
+inline uint nan_marks(uint w) { return (w & 0x7f7f7f7fu) + 0x01010101u; }  // top bit: the byte was 0x7f or 0xff
+
+// Is none of the four e4m3fn's NaN, or e5m2's infinity or NaN? Their halves are then the values, as above.
+inline bool plain(uint w, int format) {
+  const uint marks = format == e4m3fn ? nan_marks(w) : (w & 0x7f7f7f7fu) + 0x04040404u;
+  return format <= e5m2 && (marks & 0x80808080u) == 0;
+}
 
 // ---- flat casts ---------------------------------------------------------------------------------------------------
 
@@ -185,15 +218,34 @@ template <typename T>
   }
   const uint4 v = in[first / 16];
   const float scale = scale_for(p, scales, row);
+  const int format = int(p.format);
+  const float gain = format == e4m3fn ? scale * 256.0f : scale;
+  uint4 w[16 / lanes];
+  FP8_UNROLL
+  for (int j = 0; j < 16; j += 4) {
+    bits_t b[4];
+    if (plain(v[j / 4], format)) {
+      const Four four = format == e5m2 ? unpack<e5m2>(v[j / 4]) : unpack<e4m3fn>(v[j / 4]);
+      b[0] = Wide<T>::round(float(four.even.x) * gain);
+      b[1] = Wide<T>::round(float(four.odd.x) * gain);
+      b[2] = Wide<T>::round(float(four.even.y) * gain);
+      b[3] = Wide<T>::round(float(four.odd.y) * gain);
+    } else {
+      FP8_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        b[i] = decode_one<T>(byte_of(v, j + i), p, scale);
+      }
+    }
+    if (lanes == 4) {
+      w[j / lanes] = uint4(b[0], b[1], b[2], b[3]);
+    } else {
+      w[j / lanes][(j % lanes) / 2] = uint(b[0]) | uint(b[1]) << 16;
+      w[j / lanes][(j % lanes) / 2 + 1] = uint(b[2]) | uint(b[3]) << 16;
+    }
+  }
   FP8_UNROLL
   for (int j = 0; j < 16 / lanes; ++j) {
-    uint4 w = uint4(0);
-    FP8_UNROLL
-    for (int i = 0; i < lanes; ++i) {
-      const uint value = decode_one<T>(byte_of(v, j * lanes + i), p, scale);
-      w[i * 4 / lanes] |= sizeof(bits_t) == 4 ? value : value << (16 * (i & 1));
-    }
-    out[first / lanes + j] = w;
+    out[first / lanes + j] = w[j];
   }
 }
 
@@ -533,27 +585,6 @@ inline float finish(
   return p.has_bias != 0 ? sum + load_as(bias, n, p.out_type) : sum;
 }
 
-// Four bytes as halves, bytes 0 and 2 in `even`, 1 and 3 in `odd`. e4m3fn has the bits of a half 256 times smaller, subnormals
-// included; its NaN has those of a finite half, and is found by `nan_marks`.
-struct Four {
-  half2 even;
-  half2 odd;
-};
-
-inline Four unpack(uint w, bool is_e5m2) {
-  Four r;
-  if (is_e5m2) {
-    r.even = as_type<half2>((w << 8) & 0xff00ff00u);
-    r.odd = as_type<half2>(w & 0xff00ff00u);
-  } else {
-    r.even = as_type<half2>(((w << 7) & 0x3f803f80u) | ((w << 8) & 0x80008000u));
-    r.odd = as_type<half2>(((w >> 1) & 0x3f803f80u) | (w & 0x80008000u));
-  }
-  return r;
-}
-
-inline uint nan_marks(uint w) { return (w & 0x7f7f7f7fu) + 0x01010101u; }  // top bit: the byte was 0x7f or 0xff
-
 inline void widen(uint4 v, thread float* x, float) {
   x[0] = as_type<float>(v.x);
   x[1] = as_type<float>(v.y);
@@ -576,18 +607,18 @@ inline void widen(uint4 v, thread float* x, bfloat) {
   }
 }
 
-// `chunk` adjacent values of x from k on.
-template <typename T, int chunk>
+// `count` adjacent values of x from k on: 8 on a 16-byte boundary, or 4 anywhere.
+template <typename T, int count>
 inline void load_x(device const T* x, long k, thread float* v) {
-  if (chunk == 16) {
+  if (count == 8) {
     constexpr int lanes = 16 / sizeof(T);
     FP8_UNROLL
-    for (int j = 0; j < chunk / lanes; ++j) {
+    for (int j = 0; j < count / lanes; ++j) {
       widen(*reinterpret_cast<device const uint4*>(x + k + j * lanes), v + j * lanes, T(0));
     }
   } else {
     FP8_UNROLL
-    for (int j = 0; j < chunk; ++j) {
+    for (int j = 0; j < count; ++j) {
       v[j] = float(x[k + j]);
     }
   }
@@ -609,44 +640,79 @@ struct Words {
   }
 };
 
-template <typename T, int chunk, int rows_each, int batch>
+// A chunk is decoded and used eight weights at a time, so that few registers hold them.
+template <typename T, int chunk, int format, int rows_each, int batch>
 inline void accumulate(
     thread const Words<chunk>* words, device const T* x, long k, constant GemvLaunch& p, thread float* sums,
     thread uint* marks) {
-  const bool is_e5m2 = p.format == e5m2;
-  float w[rows_each][chunk];
+  constexpr int piece = chunk == 16 ? 8 : 4;
   FP8_UNROLL
-  for (int r = 0; r < rows_each; ++r) {
+  for (int at = 0; at < chunk; at += piece) {
+    float w[rows_each][piece];
     FP8_UNROLL
-    for (int i = 0; i < chunk / 4; ++i) {
-      const uint word = words[r].w[i];
-      const Four four = unpack(word, is_e5m2);
-      marks[r] |= nan_marks(word);
-      w[r][4 * i] = float(four.even.x);
-      w[r][4 * i + 1] = float(four.odd.x);
-      w[r][4 * i + 2] = float(four.even.y);
-      w[r][4 * i + 3] = float(four.odd.y);
-    }
-  }
-  FP8_UNROLL
-  for (int m = 0; m < batch; ++m) {
-    if (batch == 1 || m < p.batch) {
-      float v[chunk];
-      load_x<T, chunk>(x, m * p.cols + k, v);
+    for (int r = 0; r < rows_each; ++r) {
       FP8_UNROLL
-      for (int r = 0; r < rows_each; ++r) {
-        float sum = 0.0f;
-        FP8_UNROLL
-        for (int i = 0; i < chunk; ++i) {
-          sum = fma(v[i], w[r][i], sum);
+      for (int i = 0; i < piece; i += 4) {
+        const uint word = words[r].w[(at + i) / 4];
+        const Four four = unpack<format>(word);
+        if (format == e4m3fn) {
+          marks[r] |= nan_marks(word);
         }
-        sums[r * batch + m] += sum;
+        w[r][i] = float(four.even.x);
+        w[r][i + 1] = float(four.odd.x);
+        w[r][i + 2] = float(four.even.y);
+        w[r][i + 3] = float(four.odd.y);
+      }
+    }
+    FP8_UNROLL
+    for (int m = 0; m < batch; ++m) {
+      if (batch == 1 || m < p.batch) {
+        float v[piece];
+        load_x<T, piece>(x, m * p.cols + k + at, v);
+        FP8_UNROLL
+        for (int r = 0; r < rows_each; ++r) {
+          FP8_UNROLL
+          for (int i = 0; i < piece; ++i) {
+            sums[r * batch + m] = fma(v[i], w[r][i], sums[r * batch + m]);
+          }
+        }
       }
     }
   }
 }
 
-template <typename T, int chunk, int rows_each, int batch>
+// `flight` chunks of each of the rows, `step` apart, all loaded before the first is used.
+template <typename T, int chunk, int format, int rows_each, int batch, int flight>
+inline void take_chunks(
+    device const uchar* thread* rows, device const T* x, long k, long step, constant GemvLaunch& p, thread float* sums,
+    thread uint* marks) {
+  Words<chunk> words[flight][rows_each];
+  FP8_UNROLL
+  for (int f = 0; f < flight; ++f) {
+    FP8_UNROLL
+    for (int r = 0; r < rows_each; ++r) {
+      words[f][r].load(rows[r] + k + f * step);
+    }
+  }
+  FP8_UNROLL
+  for (int f = 0; f < flight; ++f) {
+    accumulate<T, chunk, format, rows_each, batch>(words[f], x, k + f * step, p, sums, marks);
+  }
+}
+
+template <typename T, int chunk, int format, int rows_each, int batch, int flight>
+inline void take_row(
+    device const uchar* thread* rows, device const T* x, long k, long step, constant GemvLaunch& p, thread float* sums,
+    thread uint* marks) {
+  for (; k + (flight - 1) * step < p.cols; k += flight * step) {
+    take_chunks<T, chunk, format, rows_each, batch, flight>(rows, x, k, step, p, sums, marks);
+  }
+  for (; k < p.cols; k += step) {
+    take_chunks<T, chunk, format, rows_each, batch, 1>(rows, x, k, step, p, sums, marks);
+  }
+}
+
+template <typename T, int chunk, int rows_each, int batch, int flight>
 [[kernel]] void fp8_gemv(
     device const uchar* weight [[buffer(0)]],
     device const T* x [[buffer(1)]],
@@ -676,28 +742,14 @@ template <typename T, int chunk, int rows_each, int batch>
     rows[r] = weight + min(first + r, p.rows - 1) * p.row_stride;  // past the last row: read it again, and drop the sum
   }
   const long step = long(split) * 32 * chunk;
-  long k = (long(part) * 32 + lane) * chunk;
-  for (; k + step < p.cols; k += 2 * step) {  // two chunks of each row in flight
-    Words<chunk> a[rows_each];
-    Words<chunk> b[rows_each];
-    FP8_UNROLL
-    for (int r = 0; r < rows_each; ++r) {
-      a[r].load(rows[r] + k);
-      b[r].load(rows[r] + k + step);
-    }
-    accumulate<T, chunk, rows_each, batch>(a, x, k, p, sums, marks);
-    accumulate<T, chunk, rows_each, batch>(b, x, k + step, p, sums, marks);
-  }
-  if (k < p.cols) {
-    Words<chunk> a[rows_each];
-    FP8_UNROLL
-    for (int r = 0; r < rows_each; ++r) {
-      a[r].load(rows[r] + k);
-    }
-    accumulate<T, chunk, rows_each, batch>(a, x, k, p, sums, marks);
+  const long k = (long(part) * 32 + lane) * chunk;
+  const bool is_e5m2 = p.format == e5m2;
+  if (is_e5m2) {
+    take_row<T, chunk, e5m2, rows_each, batch, flight>(rows, x, k, step, p, sums, marks);
+  } else {
+    take_row<T, chunk, e4m3fn, rows_each, batch, flight>(rows, x, k, step, p, sums, marks);
   }
 
-  const bool is_e5m2 = p.format == e5m2;
   FP8_UNROLL
   for (int r = 0; r < rows_each; ++r) {
     const bool nan = !is_e5m2 && (simd_or(marks[r]) & 0x80808080u) != 0;
@@ -787,16 +839,16 @@ INSTANTIATE_FP8_TYPES(fp8_dequantize_nv)
 INSTANTIATE_FP8_TYPES(fp8_gemv_1)
 
 // The name has the chunk and the batch.
-#define INSTANTIATE_GEMV(chunk, rows_each, batch, T)                                                  \
-  template [[host_name("fp8_gemv_" #chunk "_" #batch "_" #T)]] [[kernel]] decltype(                    \
-      fp8_gemv<T, chunk, rows_each, batch>) fp8_gemv<T, chunk, rows_each, batch>;
-#define INSTANTIATE_GEMV_TYPES(chunk, rows_each, batch)  \
-  INSTANTIATE_GEMV(chunk, rows_each, batch, float)       \
-  INSTANTIATE_GEMV(chunk, rows_each, batch, half)        \
-  INSTANTIATE_GEMV(chunk, rows_each, batch, bfloat)
+#define INSTANTIATE_GEMV(chunk, rows_each, batch, flight, T)                            \
+  template [[host_name("fp8_gemv_" #chunk "_" #batch "_" #T)]] [[kernel]] decltype(      \
+      fp8_gemv<T, chunk, rows_each, batch, flight>) fp8_gemv<T, chunk, rows_each, batch, flight>;
+#define INSTANTIATE_GEMV_TYPES(chunk, rows_each, batch, flight)  \
+  INSTANTIATE_GEMV(chunk, rows_each, batch, flight, float)       \
+  INSTANTIATE_GEMV(chunk, rows_each, batch, flight, half)        \
+  INSTANTIATE_GEMV(chunk, rows_each, batch, flight, bfloat)
 
-INSTANTIATE_GEMV_TYPES(16, 2, 1)
-INSTANTIATE_GEMV_TYPES(16, 2, 4)
-INSTANTIATE_GEMV_TYPES(16, 2, 16)
-INSTANTIATE_GEMV_TYPES(4, 2, 1)
-INSTANTIATE_GEMV_TYPES(4, 2, 16)
+INSTANTIATE_GEMV_TYPES(16, 2, 1, 2)
+INSTANTIATE_GEMV_TYPES(16, 2, 4, 2)
+INSTANTIATE_GEMV_TYPES(16, 2, 16, 1)
+INSTANTIATE_GEMV_TYPES(4, 2, 1, 2)
+INSTANTIATE_GEMV_TYPES(4, 2, 16, 1)
