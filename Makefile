@@ -1,4 +1,4 @@
-# Two commands do all the set-up on a machine that has Python 3.11 or newer, a C++ compiler and make:
+# Two commands do all the set-up on a machine that has Python 3.11 or newer with its headers, a C++ compiler and make:
 #   make demo    the main job: a video VAE, broken by stock MPS, repaired by the pack
 #   make test    the quick test suite
 # `make help` lists the rest.
@@ -30,16 +30,19 @@ CXX_FOUND = $(shell for c in "$${CXX%% *}" c++ g++ clang++; do command -v "$$c" 
 # The stamp's name carries a checksum of what is installed: an edited requirements file makes a new stamp.
 hash = $(shell cat $(1) 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help venv demo test test-full test-torch comfyui-venv demo-comfyui test-comfyui test-comfyui-full lint clean distclean need-tools
+.PHONY: help venv demo test test-full selftest bench test-torch comfyui-venv demo-comfyui test-comfyui test-comfyui-full lint clean distclean need-tools
 
 help:  ## list these commands
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-17s %s\n", $$1, $$2}'
 
 need-tools:
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer with venv and pip was found. Install one" \
 		"(Debian: apt-get install python3 python3-venv; Mac: brew install python) or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@test -n "$(CXX_FOUND)" || { echo "error: no C++ compiler was found. Install one" \
 		"(Debian: apt-get install g++; Mac: xcode-select --install) or name it in CXX" >&2; exit 1; }
+	@p="$(PY)"; test -x "$$p" || p="$(PYTHON)"; h="$$("$$p" -c 'import sysconfig; print(sysconfig.get_path("include"))')"; \
+		test -f "$$h/Python.h" || { echo "error: the C headers of $$p are missing ($$h/Python.h). Install them" \
+		"(Debian: apt-get install python3-dev) or name a Python that has them: make PYTHON=/path/to/python3" >&2; exit 1; }
 
 STAMP := $(VENV)/.installed-$(call hash,$(REQUIREMENTS))
 $(STAMP): | need-tools
@@ -64,6 +67,16 @@ test: $(STAMP)  ## the quick suite
 test-full: $(STAMP)  ## the quick suite and the slower cases
 	@$(PY) tests/prepare.py
 	@$(PYTEST) -q -n $(JOBS) --dist worksteal -m "not comfyui" $(ARGS)
+
+selftest: $(STAMP)  ## every kernel's self-check for every dtype; ARGS="--json"
+	@$(PY) tests/prepare.py
+	@PYTHONPATH=tests $(PY) -m softmetal selftest $(ARGS)
+
+# Both print what they measured beside its bar, and fail past it.
+bench: $(STAMP)  ## what the software device and the dispatch cost, in processor time
+	@$(PY) tests/prepare.py
+	@test "$$(uname)" = Darwin || $(PY) tests/softmetal/benchmark.py
+	@$(PY) tests/metal_kernels/bench_dispatch.py
 
 # Another torch in a venv of its own: the device and the core.
 TORCH_VENV = .venv-torch-$(TORCH)
