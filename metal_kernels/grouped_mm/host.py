@@ -142,9 +142,9 @@ def compute(
     launch = plan(
         problem, x_view, weight_view, _strided(result, 1), 0 if offs is None else offs.stride(0), vector, form,
     )  # fmt: skip
-    # Where there are no offs something has to be bound, and is not read.
+    # Where there are no offs, something aligned has to be bound, and is not read.
     LIBRARY.launch(
-        f"grouped_{launch.form}_{NAMES[a.dtype]}{launch.layout}", x, weight, x if offs is None else offs, y,
+        f"grouped_{launch.form}_{NAMES[a.dtype]}{launch.layout}", x, weight, y if offs is None else offs, y,
         launch.header, threads=launch.threads, group_size=launch.group_size,
     )  # fmt: skip
     return y

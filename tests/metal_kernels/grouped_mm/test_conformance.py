@@ -1,0 +1,196 @@
+"""_grouped_mm against the CPU in float64: modes x dtypes x layouts x ends, the sizes at the edges, special values."""
+
+import pytest
+import torch
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+FORMS = ("vectors", "columns", "tiles")
+
+# Of 45 rows; the names say what is special.
+ENDS = {
+    "even": (15, 30, 45),
+    "ragged": (1, 34, 45),
+    "empty groups": (0, 0, 7, 7, 45, 45),
+    "rows past the end": (3, 20),
+    "no rows at all": (0, 0, 0),
+    "one group": (45,),
+    "beyond the rows": (10, 60, 70),
+    "negative": (-5, 4, 40),
+    "descending": (20, 5, 30),
+    "many groups": tuple(min(i, 45) for i in range(70)),
+}
+
+
+@pytest.fixture(params=DTYPES, ids=str)
+def random(request, grouped):
+    seeds = iter(range(10**6))
+    return lambda *sizes: grouped.random(*sizes, dtype=request.param, seed=next(seeds))
+
+
+def experts(random, groups, length, outputs, layout):
+    """[groups, length, outputs]: as experts lie, transposed; plain; or a part of a larger one."""
+    if layout == "transposed":
+        return random(groups, outputs, length).mT
+    if layout == "plain":
+        return random(groups, length, outputs)
+    if layout == "slice":
+        return random(groups, outputs + 3, length + 16)[:, 2:-1, 8:-8].mT
+    return random(1, outputs, length).expand(groups, -1, -1).mT
+
+
+LAYOUTS = ("transposed", "plain", "slice", "expanded")
+
+
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_groups_of_rows(grouped, random, layout, ends):
+    """Few rows and tiles, each chosen by itself for one of the two sizes."""
+    offs = grouped.ends(*ENDS[ends])
+    for rows in (9, 45):
+        grouped.check(random(rows, 48), experts(random, len(offs), 48, 40, layout), offs, (layout, ends))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_on_the_same_arguments(grouped, random, form):
+    """Also where it would not be chosen."""
+    for ends in ENDS.values():
+        offs = grouped.ends(*ends)
+        grouped.check(random(45, 40), experts(random, len(offs), 40, 72, "transposed"), offs, ends, form)
+
+
+@pytest.mark.parametrize("ends", ["ragged", "empty groups", "rows past the end", "descending"])
+def test_groups_of_columns(grouped, random, ends):
+    offs = grouped.ends(*ENDS[ends])
+    for columns in (8, 56):
+        for b in (random(40, columns), random(columns, 40).t()):
+            grouped.check(random(len(offs), 24, 40), b, offs, ends)
+            grouped.check(random(len(offs), 40, 24).mT, b, offs, ends)
+
+
+@pytest.mark.parametrize("ends", ENDS)
+def test_groups_of_k(grouped, random, ends):
+    """45 of them, so that groups begin anywhere between the vectors."""
+    offs = grouped.ends(*ENDS[ends])
+    a, b = random(40, 48)[:, :45], random(45, 72)
+    grouped.check(a, b, offs, ends)
+    grouped.check(random(45, 40).t(), b, offs, ends)
+    grouped.check(random(45, 40).t(), random(72, 48)[:, :45].t(), offs, ends)
+
+
+def test_a_product_for_each(grouped, random):
+    for groups, rows, length, outputs in ((3, 40, 72, 64), (1, 8, 8, 8), (5, 1, 32, 16)):
+        for a in (random(groups, rows, length), random(groups, length, -(-rows // 8) * 8)[..., :rows].mT):
+            for layout in LAYOUTS:
+                grouped.check(a, experts(random, groups, length, outputs, layout), None, layout)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("length", [1, 7, 8, 31, 33, 100])
+def test_lengths_and_widths_that_are_no_multiples(grouped, random, form, length):
+    """Their strides are: more is not allowed."""
+    offs = grouped.ends(2, 2, 9)
+    a, b = random(11, 104)[:, :length], random(3, 5, 104)[..., :length].mT
+    grouped.check(a, b, offs, form=form)
+    if form != "vectors":
+        grouped.check(a, random(3, length, 8)[..., :5], offs, form=form)
+    if length > 1:
+        assert a.stride(0) == 104
+        grouped.check(a, b, offs)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "groups"),
+    [((0, 16), (3, 16, 8), 3), ((4, 16), (0, 16, 8), 0), ((3, 0, 16), (3, 16, 8), None), ((0, 4, 16), (0, 16, 8), None)],
+    ids=str,
+)
+def test_empty(grouped, random, a, b, groups):
+    grouped.check(random(*a), random(*b), None if groups is None else grouped.ends(*range(groups)))
+
+
+def test_no_outputs_no_length_no_groups(grouped, random):
+    grouped.check(random(4, 16), random(3, 16, 8)[..., :0], grouped.ends(1, 2, 4))
+    grouped.check(random(4, 8)[:, :0], random(3, 8, 8)[:, :0], grouped.ends(1, 2, 4))
+    grouped.check(random(16, 8)[:0].t(), random(0, 8), grouped.ends(0, 0))
+    grouped.check(random(4, 16), random(16, 8), grouped.ends())
+
+
+def test_the_result_lies_as_stocks_does(grouped, random):
+    for outputs in (8, 5):
+        a, b, offs = random(6, 16), random(2, outputs, 16).mT, grouped.ends(2, 6)
+        expected = torch._grouped_mm(a, b, offs=offs)
+        assert grouped.check(a, b, offs).stride() == expected.stride()
+        a, b = random(6, 16), random(16, 16)[:, :outputs]
+        expected = torch._grouped_mm(a, b, offs=offs)
+        assert grouped.check(a, b, offs).stride() == expected.stride()
+
+
+def test_ends_of_any_stride_and_offset(grouped, random):
+    offs = grouped.ends(0, 9, 3, 9, 5, 9)[::2]
+    for rows in (7, 40):
+        grouped.check(random(rows, 16), random(3, 8, 16).mT, offs)
+
+
+def test_offsets_that_break_alignment(grouped, random):
+    """Which the CPU takes."""
+    a, b = random(40 * 16 + 1)[1:].view(40, 16), random(3 * 8 * 16 + 3)[3:].view(3, 8, 16).mT
+    for rows in (5, 40):
+        grouped.check(a[:rows], b, grouped.ends(1, 3, 38))
+
+
+def test_special_values_stay_in_their_row_group_and_output(grouped, random):
+    a, b = random(9, 64), random(3, 20, 64)
+    a[1, 7], a[3, 9] = torch.inf, torch.nan
+    b[0, 5, 3], b[2, 11, 63] = torch.nan, -torch.inf
+    for form in FORMS:
+        grouped.check(a, b.mT, grouped.ends(2, 5, 8), form=form)
+
+
+def test_overflow_of_the_output(grouped):
+    """The sums are in float: half overflows only in the result, and products beyond its range may cancel."""
+    a = torch.full((2, 64), 300.0, dtype=torch.float16)
+    b = torch.full((1, 8, 64), 300.0, dtype=torch.float16)
+    b[0, 1, ::2] = -300.0
+    for form in FORMS:
+        y = grouped.check(a, b.mT, grouped.ends(2), form=form)
+        assert y[:, 0].isinf().all() and (y[:, 1] == 0).all()
+
+
+# (rows, experts, outputs, K), a fortieth or so of the real ones; K stays where it decides the form
+MODELS = {
+    "Qwen3.6-35B-A3B gate and up, a token": (8, 256, 16, 2048),
+    "Qwen3.6-35B-A3B down, a token": (8, 256, 32, 512),
+    "Qwen3.6-35B-A3B gate and up, a prompt": (600, 256, 16, 64),
+    "LFM2.5-8B-A1B gate and up, a token": (4, 32, 56, 2048),
+    "LFM2.5-8B-A1B down, a token": (4, 32, 32, 1792),
+    "gpt-oss-20b gate and up, a token": (4, 32, 24, 2880),
+    "gpt-oss-20b, a prompt": (200, 32, 96, 288),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_shapes_of_models(grouped, model):
+    rows, groups, outputs, length = MODELS[model]
+    counts = torch.bincount(
+        torch.randint(groups, (rows,), generator=torch.Generator().manual_seed(1)), minlength=groups
+    )
+    weight = grouped.random(groups, outputs, length, dtype=torch.bfloat16)
+    grouped.check(grouped.random(rows, length, dtype=torch.bfloat16), weight.mT, counts.cumsum(0).int(), model)
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "outputs"), [(2**16 + 1, 8, 8), (3, 32768, 8), (33, 32768, 8), (1, 8, 151936)]
+)
+def test_large_sizes(grouped, rows, length, outputs):
+    a, b = grouped.random(rows, length, dtype=torch.float16), grouped.random(2, outputs, length, dtype=torch.float16)
+    grouped.check(a, b.mT, grouped.ends(1, max(rows - 1, 1)))
+
+
+def test_the_plain_function(grouped, close):
+    """Without patching, and an error that says what it takes."""
+    grouped_mm = grouped.modules.grouped_mm.grouped_mm
+    a, b, offs = grouped.random(5, 16), grouped.random(2, 16, 8), grouped.ends(2, 4)
+    with grouped.metal_kernels.using(grouped_mm="off"):
+        close(grouped_mm(*map(grouped.twin, (a, b, offs))), a, b, offs)
+        close(grouped_mm(grouped.twin(b.mT), grouped.twin(b)), b.mT, b)
+    with pytest.raises(ValueError, match=r"grouped_mm takes .* not \(5, 16\) .*offs=None"):
+        grouped_mm(grouped.twin(a), grouped.twin(b))
