@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from .. import environment
 from ..kernel import Kernel, Need, Patch
 from .bench import cases

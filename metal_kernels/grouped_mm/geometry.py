@@ -19,8 +19,8 @@ TILE_ROWS = 32  # grouped_mm.metal: tile_rows. Small, as a prompt of 512 tokens 
 TILE_OUTPUTS = 64  # grouped_mm.metal: tile_outputs
 TILE_THREADS = 128  # grouped_mm.metal: tile_threads
 
-# Rows up to which the weight is read by vectors: each group's weights once for four of its rows. Tiles read them once for
-# 32, but multiply 32 rows wherever there is one.
+# Rows up to which the weight is read by vectors: each group's weights once for four of its rows. Tiles read them once
+# for 32, but multiply 32 rows wherever there is one.
 FEW_ROWS = 16
 FEW_ROWS_A_GROUP = 2
 MAX_FEW_ROWS = 512

@@ -41,14 +41,14 @@ def grouped_mm(
                empty; an end before an earlier one makes an empty group. Rows (columns) past the last end are 0.
     bias, out_dtype   None, and None or a's dtype, as torch allows no others.
 
-    The rows of the result start on multiples of 16 bytes, as torch's own do. Not differentiable by itself: autograd lies
-    above the dispatcher's MPS key. Raises ValueError for anything else.
+    The rows of the result start on multiples of 16 bytes, as torch's own do. Not differentiable by itself: autograd
+    lies above the dispatcher's MPS key. Raises ValueError for anything else.
     """
     if not supports(a, b, offs, bias, out_dtype):
         raise ValueError(
-            "grouped_mm takes float32, float16 or bfloat16 matrices of one dtype on mps, with offs where one of them has "
-            f"two dimensions; not {_described(a)}, {_described(b)}, offs={_described(offs)}, bias={_described(bias)}, "
-            f"{out_dtype=}"
+            "grouped_mm takes float32, float16 or bfloat16 matrices of one dtype on mps, with offs where one of them "
+            f"has two dimensions; not {_described(a)}, {_described(b)}, offs={_described(offs)}, "
+            f"bias={_described(bias)}, {out_dtype=}"
         )
     return compute(a, b, offs)
 

@@ -1,4 +1,4 @@
-"""What a router needs before its experts: topk of few candidates, and histc of integers. Nothing waits for the device."""
+"""What a router needs before its experts: topk of few candidates, histc of integers. Nothing waits for the device."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ def histc(x: torch.Tensor, bins: int = 100, min: int = 0, max: int = 0) -> torch
     """
     if not supports_histc(x, bins, min, max):
         raise ValueError(
-            f"histc takes integers on mps, at least one bin, and min <= max; not {_described(x)}, {bins=}, {min=}, {max=}"
+            "histc takes integers on mps, at least one bin, and min <= max of x's range; not "
+            f"{_described(x)}, {bins=}, {min=}, {max=}"
         )
     return run_histc(x, bins, min, max)
 

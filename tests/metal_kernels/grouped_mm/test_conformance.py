@@ -100,7 +100,12 @@ def test_lengths_and_widths_that_are_no_multiples(grouped, random, form, length)
 
 @pytest.mark.parametrize(
     ("a", "b", "groups"),
-    [((0, 16), (3, 16, 8), 3), ((4, 16), (0, 16, 8), 0), ((3, 0, 16), (3, 16, 8), None), ((0, 4, 16), (0, 16, 8), None)],
+    [
+        ((0, 16), (3, 16, 8), 3),
+        ((4, 16), (0, 16, 8), 0),
+        ((3, 0, 16), (3, 16, 8), None),
+        ((0, 4, 16), (0, 16, 8), None),
+    ],
     ids=str,
 )
 def test_empty(grouped, random, a, b, groups):

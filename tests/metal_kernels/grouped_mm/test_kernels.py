@@ -1,4 +1,4 @@
-"""grouped_mm.metal itself: the same bits under every schedule, nothing but its own bytes, no host sync, what is read."""
+"""grouped_mm.metal itself: the same bits under every schedule, only its own bytes, no host sync, what is read."""
 
 import dataclasses
 
@@ -88,7 +88,8 @@ def test_which_form_is_chosen(grouped, launches):
         del launches[:]
         b = torch.zeros(groups, 16, length) if transposed else torch.zeros(groups, length, 16)
         ends = grouped.ends(*[min(rows, g) for g in range(groups)])
-        torch._grouped_mm(*map(grouped.twin, (torch.zeros(rows, length), b.mT if transposed else b)), offs=grouped.twin(ends))
+        a, b, offs = map(grouped.twin, (torch.zeros(rows, length), b.mT if transposed else b, ends))
+        torch._grouped_mm(a, b, offs=offs)
         return [record.kernel for record in launches]
 
     assert names(8, 256) == names(1, 4) == names(16, 1) == names(512, 256) == ["grouped_vectors_float"]

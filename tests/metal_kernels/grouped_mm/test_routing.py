@@ -31,8 +31,8 @@ def check_topk(grouped, x, k, largest=True):
 @pytest.mark.parametrize("largest", [True, False])
 def test_candidates_and_k(grouped, dtype, largest):
     for rows, candidates, k in (
-        (1, 1, 1), (3, 8, 2), (20, 32, 4), (9, 60, 6), (2, 64, 32), (17, 128, 8), (4, 256, 8), (3, 512, 32), (2, 513, 32),
-        (3, 1000, 1), (2, 4096, 32), (1, 4095, 10), (0, 8, 2), (3, 8, 0), (40, 32, 32),
+        (1, 1, 1), (3, 8, 2), (20, 32, 4), (9, 60, 6), (2, 64, 32), (17, 128, 8), (4, 256, 8), (3, 512, 32),
+        (2, 513, 32), (3, 1000, 1), (2, 4096, 32), (1, 4095, 10), (0, 8, 2), (3, 8, 0), (40, 32, 32),
     ):  # fmt: skip
         check_topk(grouped, grouped.random(rows, candidates, dtype=dtype), k, largest)
 
@@ -79,7 +79,7 @@ def test_gradient_of_topk(grouped):
 
 
 def test_many_rows(grouped):
-    check_topk(grouped, grouped.random(2**16 + 1, 4, dtype=torch.bfloat16), 2)
+    check_topk(grouped, grouped.random(2**16 + 1, 3, dtype=torch.bfloat16), 1)
 
 
 def test_what_topk_leaves_to_stock(grouped):

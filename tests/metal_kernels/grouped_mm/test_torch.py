@@ -128,7 +128,8 @@ def test_other_wrong_arguments_raise_what_the_cpu_raises(grouped):
     a, b, offs = torch.ones(4, 16), torch.ones(2, 16, 8), grouped.ends(2, 4)
     cases = [
         (a, b, offs.long()), (a, b, offs.view(1, 2)), (a, b, offs, torch.ones(8)), (a, b, offs, None, torch.bfloat16),
-        (torch.ones(4, 32)[:, ::2], b, offs), (a, torch.ones(2, 16, 16)[..., ::2], offs), (torch.ones(1, 16).expand(4, 16), b, offs),
+        (torch.ones(4, 32)[:, ::2], b, offs), (a, torch.ones(2, 16, 16)[..., ::2], offs),
+        (torch.ones(1, 16).expand(4, 16), b, offs),
     ]  # fmt: skip
     for case in cases:
         expected = call_with(grouped, *case, device="cpu")
