@@ -23,11 +23,15 @@ def _kernel(installation: Installation, switch: Switch) -> dict[str, object]:
     if not installation.installed:
         obstacle = installation.environment.obstacle
         state, reason = ("unavailable", obstacle) if obstacle else ("stock", "not installed")
+    patcher = installation.patcher
+    elsewhere = [f"aten::{op}" for op in switch.kernel.ops if op in patcher.overrides and patcher.hidden(op)]
+    if state == "patched" and elsewhere:
+        reason = f"but another pack now answers for {', '.join(elsewhere)}"
     ops = {}
     for op in switch.kernel.ops:
-        counters = installation.patcher.counters.get(op)
+        counters = patcher.counters.get(op)
         ops[op] = {
-            "registered": op in installation.patcher.overrides,
+            "registered": op in patcher.overrides,
             **(counters.as_dict() if counters else {"taken": 0, "passed": 0}),
         }
     return {
@@ -43,10 +47,6 @@ def _notes(installation: Installation) -> list[str]:
         notes.append(f"Nothing is patched. {installation.environment.obstacle}")
     if installation.environment.untested:
         notes.append(installation.environment.untested)
-    for op in installation.patcher.overrides:
-        if installation.patcher.hidden(op):
-            key = installation.patcher.dispatch_key
-            notes.append(f"Another pack has patched aten::{op} on {key} after this one: its kernel runs, not ours.")
     return notes
 
 
@@ -57,15 +57,25 @@ def text(report: dict[str, object]) -> str:
     where.append(f"macOS {environment['macos']}" if environment["macos"] else environment["system"])
     where += [environment[key] for key in ("chip", "device") if environment[key]]
     lines = ["Metal Kernels on " + ", ".join(where)]
+    seen: set[str] = set()
     for name, kernel in report["kernels"].items():
-        lines.append(f"  {name} [{kernel['mode']}]: {kernel['state']} ({kernel['reason'].rstrip('.')})")
+        lines.append(f"  {name} [{kernel['mode']}]: {_state(kernel, environment['obstacle'])}")
         for op, counts in kernel["ops"].items():
-            if counts["taken"] or counts["passed"]:
-                lines.append(
-                    f"    aten::{op}: {counts['taken']} taken, {counts['passed']} passed to stock, {_shapes(counts)}"
-                )
+            # Kernels may share an op: each line has what this kernel took, the first also what nobody took.
+            taken = counts.get("taken_by_kernel", {}).get(name, 0)
+            if taken or (counts["passed"] and op not in seen):
+                lines.append(f"    aten::{op}: {taken} taken, {counts['passed']} passed to stock, {_shapes(counts)}")
+            seen.add(op)
     lines += [f"  Note: {note}" for note in report["notes"]]
     return "\n".join(lines)
+
+
+def _state(kernel: dict[str, object], obstacle: str | None) -> str:
+    """The state with its reason; without it where a note gives it for all kernels at once."""
+    if obstacle is not None and kernel["reason"] == obstacle:
+        return kernel["state"]
+    reason = kernel["reason"].rstrip(".")
+    return f"{kernel['state']}, {reason}" if reason.startswith("but ") else f"{kernel['state']} ({reason})"
 
 
 def _shapes(counts: dict[str, object]) -> str:

@@ -129,6 +129,18 @@ class Switch:
         return "stock", self.need.reason
 
 
+    def why_not_on(self) -> str:
+        """What to say to someone who wants an unregistered kernel on in a context: what helps, if anything does."""
+        state, reason = self.state
+        here_it_is = f"using({self.kernel.name}='on'): {self.kernel.name} is"
+        if self.unavailable is not None or self.failure is not None:
+            return f"{here_it_is} {state} here and cannot be switched on: {reason.rstrip('.')}."
+        return (
+            f"{here_it_is} not registered with torch here ({state}: {reason.rstrip('.')}). Ops are registered only "
+            f"between prompts: call set_mode({self.kernel.name}='on') first, after install()."
+        )
+
+
 class Counters:
     """What one op's override saw. Bounded: at most SHAPES_KEPT distinct shapes are kept. Exact under threads."""
 
@@ -245,10 +257,7 @@ class Switches:
         self.validate(modes)
         for name, mode in modes.items():
             if mode == ON and not self[name].registered:
-                raise RuntimeError(
-                    f"using({name}='on'): {name} is not registered with torch here ({': '.join(self[name].state)}). "
-                    f"Ops are registered only between prompts: call set_mode({name}='on') first."
-                )
+                raise RuntimeError(self[name].why_not_on())
         token = here.set({**(here.get() or {}), **modes})
         try:
             yield

@@ -25,6 +25,33 @@ def test_of_a_working_installation(install, make_kernel, core, mps):
     assert "  flip [auto]: stock (stock is good here)" in lines
 
 
+def test_kernels_that_share_an_op_say_each_its_own_calls(install, make_kernel, core, mps):
+    installation = install(make_kernel(name="first"), make_kernel(name="second"))
+    F.pad(torch.zeros(3, device=mps), (1, 1))
+    lines = core.report.status(installation)["text"].splitlines()
+    place = lines.index("  first [auto]: patched (needed by a test)")
+    assert lines[place + 1 :] == [
+        "    aten::constant_pad_nd: 1 taken, 0 passed to stock, 1 distinct shape",
+        "  second [auto]: patched (needed by a test)",
+    ]
+
+
+def test_an_obstacle_is_named_once(core, make_kernel, mps):
+    import dataclasses
+
+    environment = dataclasses.replace(core.environment.detect(), obstacle="This is Linux; it has no MPS.")
+    installation = core.installation.Installation([make_kernel(name="pad")], environment=environment)
+    installation.install()
+    try:
+        text = core.report.status(installation)["text"]
+    finally:
+        installation.uninstall()
+    assert text.splitlines()[1:] == [
+        "  pad [auto]: unavailable",
+        "  Note: Nothing is patched. This is Linux; it has no MPS.",
+    ]
+
+
 def test_what_the_nodes_ask(core, mps):
     """modes(), registered_now() and taken(): at each prompt and round every node."""
     core.face.uninstall()

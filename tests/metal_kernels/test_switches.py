@@ -91,6 +91,16 @@ class TestUsing:
         with installation.switches.using({"pad": "off"}), installation.switches.using({"pad": "auto"}):
             assert not pad()
 
+    def test_what_cannot_be_switched_on_says_why_and_gives_no_advice(self, make_kernel, core):
+        switch = core.switches.Switch(make_kernel(name="pad"))
+        switch.unavailable = "This is Linux; these kernels are for Apple silicon."
+        assert switch.why_not_on() == (
+            "using(pad='on'): pad is unavailable here and cannot be switched on: "
+            "This is Linux; these kernels are for Apple silicon."
+        )
+        switch.unavailable, switch.failure = None, "3 of 8 bytes differ"
+        assert "failed here and cannot be switched on: 3 of 8 bytes differ." in switch.why_not_on()
+
     def test_the_public_face(self, core):
         """`using(name="mode")` and its errors, without any kernel registered."""
         with pytest.raises(ValueError, match="'nothing'"), core.face.using(nothing="off"):
