@@ -29,6 +29,7 @@ def selfcheck(dtype: torch.dtype) -> None:
     for what, form, sizes, dim in CASES:
         x = 3 * torch.randn(sizes, dtype=torch.float64, device="cpu", generator=source).to(dtype)
         x[0, 3] = -torch.inf  # one element of a row, or one of each column
+        x[1] = -torch.inf  # and whole ones, which are NaN
         grad = torch.randn(sizes, dtype=torch.float64, device="cpu", generator=source).to(dtype)
         for name, forward, backward in _functions():
             expected = forward(x.double(), dim)

@@ -21,16 +21,18 @@ MAX_ROW_THREADS = 1024
 GROUP_THREADS = 256  # of a group that holds several rows
 COLUMN_THREADS = 256  # softmax.metal: column_threads
 COLUMN_BATCH = 4  # softmax.metal: column_batch
-HELD_VECTORS = {1: (1, 2, 4), 2: (1, 2)}  # by number of inputs: vectors a thread may hold, at most 32 floats in all
+HELD_VECTORS = {1: (1, 2, 4), 2: (1, 2)}  # by number of inputs: vectors of each that a thread may hold
 LOOPED_VECTORS = {1: 2, 2: 1}  # by number of inputs: vectors of each in flight where a row is read in a loop
-SHORT_ROW = 16  # a thread each: with a lane for each element, half of a SIMD-group and more would have nothing to do
+UNALIGNED = 512  # rows shorter than this that start inside vectors are read by elements: most would be at an end
 BUSY_ROWS = 512  # rows enough to keep a GPU busy with a small group each; with fewer, groups as large as the row allows
+BUSY_THREADS = 2**16  # threads enough to do so: short rows are then shared by fewer lanes, which hold more of them,
+FEWEST_LANES = 8  # but not by fewer than read 128 adjacent bytes at once
 SPLIT_ROWS = 256  # fewer rows than this, if they do not fit into registers, are split over groups
-SPLIT_THREADS = 128  # small groups: a row of a vocabulary makes about a hundred of them
-SPLIT_GROUPS = 1024  # about as many groups as one launch of a split softmax is to have: four or so for each core
+SPLIT_BLOCK = 2048  # elements of each input that a group reads at once: a row of a vocabulary makes about 70 groups
+SPLIT_GROUPS = 512  # about as many groups as one launch of a split softmax is to have: all should run at once
 MAX_CHUNKS = 256  # of a row: each SIMD-group of the second launch merges their states again, eight for each lane
 LOOPED_THREADS = 512
-DEEP_THREADS = 2**14  # columns are shared by several threads until there are so many threads
+DEEP_THREADS = 2**15  # columns are shared by several threads until there are so many threads
 MAX_DEPTH = 32  # threads that share a column, so that at least eight columns lie side by side: a whole sector of memory
 FEW_COLUMNS = 64  # so few long columns are rows, even if they are not adjacent
 LONG_COLUMN = 4096
@@ -178,8 +180,6 @@ def _choose(problem: _Problem, form: str | None) -> Launch:
 
 def _side_by_side(problem: _Problem) -> bool:
     """Whether neighbouring threads take neighbouring rows, instead of neighbouring elements of a row."""
-    if problem.length <= SHORT_ROW:
-        return True
     adjacent = all(stride == 1 for stride in _used(problem, problem.along))
     return not adjacent and (problem.count >= FEW_COLUMNS or problem.length <= LONG_COLUMN)
 
@@ -187,12 +187,12 @@ def _side_by_side(problem: _Problem) -> bool:
 def _has_vectors(problem: _Problem) -> bool:
     """Whether the rows can be read and written in 16-byte vectors.
 
-    Elements are adjacent, rows start equally far past a vector's boundary in all tensors, and each is long enough to
-    hold a whole vector wherever it starts.
+    Elements are adjacent, and rows start equally far past a vector's boundary in all tensors; and unless they all start
+    on one, they are long enough that ends which are no whole vectors do not matter.
     """
     return (
         all(stride == 1 for stride in _used(problem, problem.along))
-        and problem.length >= 2 * problem.vector
+        and problem.length >= (problem.vector if _starts_on_vectors(problem) else max(UNALIGNED, 2 * problem.vector))
         and _congruent(problem, problem.skews)
         and _congruent(problem, problem.offsets)
         and all(_congruent(problem, dim.strides) for dim in problem.rows)
@@ -218,10 +218,10 @@ def _used(problem: _Problem, dim: Dim) -> tuple[int, ...]:
 def _held(problem: _Problem, vectors: bool, pieces: int) -> Launch:
     """A row in the registers of some lanes, a SIMD-group, or a threadgroup. pieces: vectors in a row."""
     counts = HELD_VECTORS[problem.inputs]
-    for count in counts:
-        if pieces <= count * SIMD:
-            lanes = min(_power_of_two(pieces), SIMD) if vectors else SIMD
-            return _held_by(problem, vectors, count, lanes, GROUP_THREADS)
+    shared = [(count, _power_of_two(-(-pieces // count))) for count in counts if pieces <= count * SIMD]
+    if shared:
+        busy = [(n, lanes) for n, lanes in shared if lanes >= FEWEST_LANES and problem.count * lanes >= BUSY_THREADS]
+        return _held_by(problem, vectors, *(busy[-1] if busy else shared[0]), GROUP_THREADS)
     fitting = [count for count in counts if pieces <= count * MAX_ROW_THREADS]
     count = fitting[-1] if problem.count >= BUSY_ROWS else fitting[0]
     threads = -(-pieces // (count * SIMD)) * SIMD
@@ -235,13 +235,13 @@ def _held_by(problem: _Problem, vectors: bool, count: int, row_threads: int, gro
 
 def _split(problem: _Problem, vectors: bool) -> Launch:
     count = LOOPED_VECTORS[problem.inputs]
-    block = count * problem.vector * SPLIT_THREADS
-    blocks = -(-(problem.length + problem.vector - 1) // block)
+    threads = SPLIT_BLOCK // (count * problem.vector)
+    blocks = -(-(problem.length + problem.vector - 1) // SPLIT_BLOCK)
     chunk_blocks = max(-(-blocks * problem.count // SPLIT_GROUPS), -(-blocks // MAX_CHUNKS))
     chunks = -(-blocks // chunk_blocks)
-    header = _header(problem, vectors, SPLIT_THREADS, chunks, chunk_blocks)
+    header = _header(problem, vectors, threads, chunks, chunk_blocks)
     groups = problem.count * chunks
-    return Launch("split", count, header, _flat(problem), groups, SPLIT_THREADS, states=groups)
+    return Launch("split", count, header, _flat(problem), groups, threads, states=groups)
 
 
 def _columns(problem: _Problem) -> Launch:
@@ -269,12 +269,14 @@ def _header(
 ) -> tuple[int, ...]:
     return (
         problem.count, problem.length, *problem.offsets, *problem.along.strides, int(vectors), problem.skews[0],
-        row_threads, chunks, chunk_blocks, len(problem.rows),
+        row_threads, chunks, chunk_blocks, len(problem.rows) - 1, problem.rows[-1].size, *problem.rows[-1].strides,
     )  # fmt: skip
 
 
 def _flat(problem: _Problem) -> tuple[int, ...]:
-    return tuple(value for dim in reversed(problem.rows) for value in (dim.size, *dim.strides))
+    """The dimensions that the header has not, or where there is none the bytes that a buffer must have."""
+    outer = problem.rows[-2::-1] if len(problem.rows) > 1 else (Dim(1, 0, 0, 0),)
+    return tuple(value for dim in outer for value in (dim.size, *dim.strides))
 
 
 def _power_of_two(n: int) -> int:

@@ -44,10 +44,14 @@ struct SoftmaxLaunch {
   long row_threads;  // threads that share a row (columns: a column)
   long chunks;       // partial, apply: chunks of a row,
   long chunk_blocks; // and blocks of a chunk; a block is what a threadgroup reads at once
-  long dims;         // number of SoftmaxDims
+  long dims;         // dimensions of the rows beyond the innermost one, which is
+  long row_size;     // this one: the usual sole dimension, so that nothing waits for a second buffer
+  long row_a_stride;
+  long row_b_stride;
+  long row_out_stride;
 };
 
-// A dimension of the rows; the innermost one comes first.
+// A dimension of the rows beyond the innermost one, from inside out.
 struct SoftmaxDim {
   long size;
   long a_stride;
@@ -137,10 +141,15 @@ METAL_FUNC float row_sum(float x, uint lanes) {
 
 // ---- what is computed --------------------------------------------------------------------------------------------
 
+// fast::exp is off by at most 3 + 2|x| ulps of float (MSL specification, 8.3), so by less than a sixteenth of an ulp of
+// half wherever that is not zero: enough for results that are rounded to half or bfloat, at half of exp's instructions.
+template <bool fast_exp>
+METAL_FUNC float power(float x) { return fast_exp ? fast::exp(x) : exp(x); }
+
 METAL_FUNC float finite(float maximum) { return maximum == -INFINITY ? 0.0f : maximum; }
 
 // y = exp(x - max) / sum, or its logarithm x - max - log(sum). `a` is x; there is no `b`.
-template <bool log_of>
+template <bool log_of, bool fast_exp>
 struct Forward {
   typedef float2 State;  // the maximum so far, and the sum of exp(x - finite(maximum))
   typedef float2 Final;
@@ -152,12 +161,12 @@ struct Forward {
   METAL_FUNC static State merge(State s, State t) {
     const float maximum = max(s.x, t.x);
     const float r = finite(maximum);
-    return State(maximum, s.y * exp(s.x - r) + t.y * exp(t.x - r));
+    return State(maximum, s.y * power<fast_exp>(s.x - r) + t.y * power<fast_exp>(t.x - r));
   }
 
   METAL_FUNC static State join(State s, uint lanes) {
     const float maximum = row_max(s.x, lanes);
-    return State(maximum, row_sum(s.y * exp(s.x - finite(maximum)), lanes));
+    return State(maximum, row_sum(s.y * power<fast_exp>(s.x - finite(maximum)), lanes));
   }
 
   template <int N>
@@ -174,16 +183,16 @@ struct Forward {
   METAL_FUNC static State absorb(State s, thread const float* a, thread const float*) {
     const float maximum = max(s.x, maximum_of<N>(a));
     const float r = finite(maximum);
-    float sum = s.y * exp(s.x - r);
+    float sum = s.y * power<fast_exp>(s.x - r);
     SOFTMAX_UNROLL
     for (int i = 0; i < N; ++i) {
-      sum += exp(a[i] - r);
+      sum += power<fast_exp>(a[i] - r);
     }
     return State(maximum, sum);
   }
 
   METAL_FUNC static Final finish(State total) { return Final(total.x, log_of ? log(total.y) : 1.0f / total.y); }
-  METAL_FUNC static float value(float a, float, Final f) { return log_of ? a - f.x - f.y : exp(a - f.x) * f.y; }
+  METAL_FUNC static float value(float a, float, Final f) { return log_of ? a - f.x - f.y : power<fast_exp>(a - f.x) * f.y; }
 
   // Rows held in registers: the exponentials, against the maximum of this SIMD-group's part, take the place of x, so that each
   // is computed once.
@@ -194,7 +203,7 @@ struct Forward {
     float sum = 0.0f;
     SOFTMAX_UNROLL
     for (int i = 0; i < N; ++i) {
-      const float e = exp(a[i] - r);
+      const float e = power<fast_exp>(a[i] - r);
       sum += e;
       a[i] = log_of ? a[i] : e;
     }
@@ -202,13 +211,13 @@ struct Forward {
   }
 
   METAL_FUNC static Final finish_held(State mine, State total) {
-    return log_of ? finish(total) : Final(0.0f, exp(mine.x - total.x) / total.y);
+    return log_of ? finish(total) : Final(0.0f, power<fast_exp>(mine.x - total.x) / total.y);
   }
   METAL_FUNC static float value_held(float a, float b, Final f) { return log_of ? value(a, b, f) : a * f.y; }
 };
 
 // `a` is the gradient g of the output y, `b` is y: y * (g - sum(g * y)), or of the logarithm g - exp(y) * sum(g).
-template <bool log_of>
+template <bool log_of, bool fast_exp>
 struct Backward {
   typedef float State;
   typedef float Final;
@@ -229,7 +238,7 @@ struct Backward {
   }
 
   METAL_FUNC static Final finish(State total) { return total; }
-  METAL_FUNC static float value(float a, float b, Final f) { return log_of ? a - exp(b) * f : b * (a - f); }
+  METAL_FUNC static float value(float a, float b, Final f) { return log_of ? a - power<fast_exp>(b) * f : b * (a - f); }
 
   template <int N>
   METAL_FUNC static State hold(thread float* a, thread const float* b, uint lanes) {
@@ -261,17 +270,22 @@ struct Bases {
 };
 
 METAL_FUNC Bases locate(uint row, constant SoftmaxLaunch& p, constant SoftmaxDim* dims) {
-  Bases at = {p.a_offset, p.b_offset, p.out_offset};
   const int count = int(p.dims);
+  // The outermost coordinate is what is left: a sole dimension takes no division.
+  uint rest = count > 0 ? row / uint(p.row_size) : 0;
+  uint i = row - rest * uint(p.row_size);
+  Bases at = {
+      p.a_offset + long(i) * p.row_a_stride,
+      p.b_offset + long(i) * p.row_b_stride,
+      p.out_offset + long(i) * p.row_out_stride,
+  };
   for (int d = 0; d < count; ++d) {
-    const uint size = uint(dims[d].size);
-    // The outermost coordinate is what is left: the usual single dimension takes no division.
-    const uint rest = d + 1 < count ? row / size : 0;
-    const uint i = row - rest * size;
+    row = rest;
+    rest = d + 1 < count ? row / uint(dims[d].size) : 0;
+    i = row - rest * uint(dims[d].size);
     at.a += long(i) * dims[d].a_stride;
     at.b += long(i) * dims[d].b_stride;
     at.out += long(i) * dims[d].out_stride;
-    row = rest;
   }
   return at;
 }
@@ -369,6 +383,27 @@ struct Part {
   }
 };
 
+// K vectors of each input. A second input that there is not has one element, which nothing looks at.
+template <typename Op, typename T, int K, int V>
+METAL_FUNC void read_inputs(
+    device const T* a, device const T* b, constant SoftmaxLaunch& p, thread const Part<V>& part, uint block, thread float* x,
+    thread float* y) {
+  part.template read<T, K>(a, p.a_stride, block, Op::fill, x);
+  y[0] = 0.0f;
+  if (Op::inputs == 2) {
+    part.template read<T, Op::inputs == 2 ? K : 0>(b, p.b_stride, block, Op::fill, y);
+  }
+}
+
+// The output's elements in the place of x.
+template <typename Op, int N>
+METAL_FUNC void apply_state(typename Op::Final f, thread float* x, thread const float* y) {
+  SOFTMAX_UNROLL
+  for (int i = 0; i < N; ++i) {
+    x[i] = Op::value(x[i], y[Op::inputs == 2 ? i : 0], f);
+  }
+}
+
 // Elements of a vector: sixteen bytes of the narrower of the two types.
 template <typename T, typename U>
 constexpr int vector_length() {
@@ -405,11 +440,8 @@ template <typename Op, typename T, typename U, int K>
   const Part<V> part(p, at.a, row_threads, thread_in_group % row_threads);
 
   float x[K * V];
-  float y[Op::inputs == 2 ? K * V : 1] = {0.0f};
-  part.template read<T, K>(a + at.a, p.a_stride, 0, Op::fill, x);
-  if (Op::inputs == 2) {
-    part.template read<T, Op::inputs == 2 ? K : 0>(b + at.b, p.b_stride, 0, Op::fill, y);
-  }
+  float y[Op::inputs == 2 ? K * V : 1];
+  read_inputs<Op, T, K>(a + at.a, b + at.b, p, part, 0, x, y);
   const typename Op::State mine = Op::template hold<K * V>(x, y, min(row_threads, simd_width));
   const typename Op::State total =
       join_group<Op>(mine, shared, lane, simdgroup, row_threads <= simd_width ? 1 : group_threads / simd_width);
@@ -430,11 +462,8 @@ METAL_FUNC typename Op::State reduce_blocks(
   typename Op::State s = Op::empty();
   for (uint block = begin; block < end; ++block) {
     float x[K * V];
-    float y[Op::inputs == 2 ? K * V : 1] = {0.0f};
-    part.template read<T, K>(a, p.a_stride, block, Op::fill, x);
-    if (Op::inputs == 2) {
-      part.template read<T, Op::inputs == 2 ? K : 0>(b, p.b_stride, block, Op::fill, y);
-    }
+    float y[Op::inputs == 2 ? K * V : 1];
+    read_inputs<Op, T, K>(a, b, p, part, block, x, y);
     s = Op::template absorb<K * V>(s, x, y);
   }
   return Op::join(s, simd_width);
@@ -447,15 +476,9 @@ METAL_FUNC void write_blocks(
     uint end, typename Op::Final f) {
   for (uint block = end; block > begin; --block) {
     float x[K * V];
-    float y[Op::inputs == 2 ? K * V : 1] = {0.0f};
-    part.template read<T, K>(a, p.a_stride, block - 1, Op::fill, x);
-    if (Op::inputs == 2) {
-      part.template read<T, Op::inputs == 2 ? K : 0>(b, p.b_stride, block - 1, Op::fill, y);
-    }
-    SOFTMAX_UNROLL
-    for (int i = 0; i < K * V; ++i) {
-      x[i] = Op::value(x[i], y[Op::inputs == 2 ? i : 0], f);
-    }
+    float y[Op::inputs == 2 ? K * V : 1];
+    read_inputs<Op, T, K>(a, b, p, part, block - 1, x, y);
+    apply_state<Op, K * V>(f, x, y);
     part.template write<U, K>(out, p.out_stride, block - 1, x);
   }
 }
@@ -496,17 +519,23 @@ template <typename Op, typename T, typename U, int K>
   constexpr int V = vector_length<T, U>();
   const uint chunks = uint(p.chunks);
   const uint row = group / chunks;
+  const Bases at = locate(row, p, dims);
+  const Part<V> part(p, at.a, group_threads, thread_in_group);
+  const uint begin = (group - row * chunks) * uint(p.chunk_blocks);
+  const uint end = min(begin + uint(p.chunk_blocks), part.template blocks<K>());
+
+  // The first block, often the only one, is on its way while the states are merged.
+  float x[K * V];
+  float y[Op::inputs == 2 ? K * V : 1];
+  read_inputs<Op, T, K>(a + at.a, b + at.b, p, part, begin, x, y);
   typename Op::State s = Op::empty();
   for (uint i = lane; i < chunks; i += simd_width) {
     s = Op::merge(s, states[row * chunks + i]);
   }
   const typename Op::Final f = Op::finish(Op::join(s, simd_width));
-
-  const Bases at = locate(row, p, dims);
-  const Part<V> part(p, at.a, group_threads, thread_in_group);
-  const uint begin = (group - row * chunks) * uint(p.chunk_blocks);
-  const uint end = min(begin + uint(p.chunk_blocks), part.template blocks<K>());
-  write_blocks<Op, T, U, K, V>(a + at.a, b + at.b, out + at.out, p, part, begin, end, f);
+  apply_state<Op, K * V>(f, x, y);
+  part.template write<U, K>(out + at.out, p.out_stride, begin, x);
+  write_blocks<Op, T, U, K, V>(a + at.a, b + at.b, out + at.out, p, part, begin + 1, end, f);
 }
 
 // A thread has C neighbouring rows, here columns, and of each every `row_threads`th element.
@@ -601,36 +630,46 @@ template <typename Op, typename T, typename U, int C>
 // ---- instantiations ----------------------------------------------------------------------------------------------
 // Op_form_types_n: n is K, vectors that a thread holds of a row, or C, the columns of a thread.
 
-#define INSTANTIATE(form, name, types, n, ...) \
-  template [[host_name(name "_" #form "_" types "_" #n)]] [[kernel]] decltype(softmax_##form<__VA_ARGS__, n>) softmax_##form<__VA_ARGS__, n>;
+template <typename U>
+using Softmax = Forward<false, sizeof(U) == 2>;
+template <typename U>
+using LogSoftmax = Forward<true, sizeof(U) == 2>;
+template <typename U>
+using SoftmaxBackward = Backward<false, sizeof(U) == 2>;
+template <typename U>
+using LogSoftmaxBackward = Backward<true, sizeof(U) == 2>;
+
+#define INSTANTIATE(form, name, Op, types, T, U, n)                    \
+  template [[host_name(name "_" #form "_" types "_" #n)]] [[kernel]] \
+  decltype(softmax_##form<Op<U>, T, U, n>) softmax_##form<Op<U>, T, U, n>;
 
 #define INSTANTIATE_FORWARD(name, Op, types, T, U, wide) \
-  INSTANTIATE(rows, name, types, 1, Op, T, U)               \
-  INSTANTIATE(rows, name, types, 2, Op, T, U)               \
-  INSTANTIATE(rows, name, types, 4, Op, T, U)               \
-  INSTANTIATE(looped, name, types, 2, Op, T, U)             \
-  INSTANTIATE(apply, name, types, 2, Op, T, U)              \
-  INSTANTIATE(columns, name, types, 1, Op, T, U)            \
-  INSTANTIATE(columns, name, types, wide, Op, T, U)
+  INSTANTIATE(rows, name, Op, types, T, U, 1)            \
+  INSTANTIATE(rows, name, Op, types, T, U, 2)            \
+  INSTANTIATE(rows, name, Op, types, T, U, 4)            \
+  INSTANTIATE(looped, name, Op, types, T, U, 2)          \
+  INSTANTIATE(apply, name, Op, types, T, U, 2)           \
+  INSTANTIATE(columns, name, Op, types, T, U, 1)         \
+  INSTANTIATE(columns, name, Op, types, T, U, wide)
 
-// The state of a forward softmax is that of its logarithm.
-#define INSTANTIATE_BOTH_FORWARD(types, T, U, wide)                                   \
-  INSTANTIATE(partial, "softmax", types, 2, Forward<false>, T, U)                        \
-  INSTANTIATE_FORWARD("softmax", Forward<false>, types, T, U, wide)                   \
-  INSTANTIATE_FORWARD("log_softmax", Forward<true>, types, T, U, wide)
+// The state of a forward softmax is that of its logarithm: they share `partial`.
+#define INSTANTIATE_BOTH_FORWARD(types, T, U, wide)                  \
+  INSTANTIATE(partial, "softmax", Softmax, types, T, U, 2)           \
+  INSTANTIATE_FORWARD("softmax", Softmax, types, T, U, wide)         \
+  INSTANTIATE_FORWARD("log_softmax", LogSoftmax, types, T, U, wide)
 
 #define INSTANTIATE_BACKWARD(name, Op, types, T, U, wide) \
-  INSTANTIATE(rows, name, types, 1, Op, T, U)                \
-  INSTANTIATE(rows, name, types, 2, Op, T, U)                \
-  INSTANTIATE(looped, name, types, 1, Op, T, U)              \
-  INSTANTIATE(partial, name, types, 1, Op, T, U)             \
-  INSTANTIATE(apply, name, types, 1, Op, T, U)               \
-  INSTANTIATE(columns, name, types, 1, Op, T, U)             \
-  INSTANTIATE(columns, name, types, wide, Op, T, U)
+  INSTANTIATE(rows, name, Op, types, T, U, 1)             \
+  INSTANTIATE(rows, name, Op, types, T, U, 2)             \
+  INSTANTIATE(looped, name, Op, types, T, U, 1)           \
+  INSTANTIATE(partial, name, Op, types, T, U, 1)          \
+  INSTANTIATE(apply, name, Op, types, T, U, 1)            \
+  INSTANTIATE(columns, name, Op, types, T, U, 1)          \
+  INSTANTIATE(columns, name, Op, types, T, U, wide)
 
 #define INSTANTIATE_BOTH_BACKWARD(types, T, U, wide)                                  \
-  INSTANTIATE_BACKWARD("softmax_backward", Backward<false>, types, T, U, wide)        \
-  INSTANTIATE_BACKWARD("log_softmax_backward", Backward<true>, types, T, U, wide)
+  INSTANTIATE_BACKWARD("softmax_backward", SoftmaxBackward, types, T, U, wide)        \
+  INSTANTIATE_BACKWARD("log_softmax_backward", LogSoftmaxBackward, types, T, U, wide)
 
 INSTANTIATE_BOTH_FORWARD("float_float", float, float, 4)
 INSTANTIATE_BOTH_FORWARD("half_half", half, half, 8)
