@@ -1,5 +1,6 @@
 """What the source says about its kernels, and the entry that the runtime calls for each of them."""
 
+import re
 from dataclasses import dataclass, field
 
 from .diagnostics import CompileError, message
@@ -157,6 +158,7 @@ def read_parameters(tokens: list[Token]) -> list[Parameter]:
             )
         if positions:
             p.position = positions[0]
+    _check_positions([p for p in parameters if p.position])
     free = iter(index for index in range(len(parameters) + MAX_BUFFERS) if index not in used)
     for p in parameters:
         if p.space == "threadgroup" or "threadgroup" in p.attributes:
@@ -198,6 +200,32 @@ def read_parameters(tokens: list[Token]) -> list[Parameter]:
                     message(p.line, f"a kernel has at most {MAX_BUFFERS} buffers: '{p.name}' is one too many")
                 )
     return parameters
+
+
+def _check_positions(parameters: list[Parameter]) -> None:
+    """Positions that may be vectors have one number of components; of the SIMD width's two names one is used."""
+    widths = {}
+    for p in parameters:
+        declared = re.search(r"\b(?:uint|ushort)([23]?)\b", p.text)
+        if POSITIONS[p.position] and declared:
+            widths.setdefault(declared[1], p)
+    if len(widths) > 1:
+        last = max(widths.values(), key=lambda p: p.line)
+        raise CompileError(
+            message(
+                last.line,
+                f"parameter '{last.name}': expecting input declarations with either all scalar types or all vector "
+                "types with the same number of elements",
+            )
+        )
+    names = {p.position: p for p in parameters}
+    if {"thread_execution_width", "threads_per_simdgroup"} <= names.keys():
+        raise CompileError(
+            message(
+                names["threads_per_simdgroup"].line,
+                "'thread_execution_width' and 'threads_per_simdgroup' are the same and cannot both be used",
+            )
+        )
 
 
 def entry_text(entry: Entry, instance: str) -> str:

@@ -141,8 +141,8 @@ class Translation:
         signature = body[:opening]
         rest, attributes, lines = read_attributes(signature)
         after, more, more_lines = read_attributes(body[parameters_end + 1 :])
-        attributes |= more
-        lines |= more_lines
+        for name in more:
+            raise CompileError(message(more_lines[name], f"'{name}' attribute cannot be applied to types"))
         is_kernel = "kernel" in attributes or any(t.text == "kernel" for t in rest)
         known = {"kernel", "max_total_threads_per_threadgroup", "host_name"} if is_kernel else set()
         reject_unknown(attributes, lines, known)

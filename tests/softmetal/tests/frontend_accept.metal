@@ -58,14 +58,25 @@ template <typename Op> [[kernel]] void g(device float* x) { x[0] = Op()(x[1], x[
 template [[host_name("f")]] [[kernel]] decltype(g<Add>) g<Add>;
 
 //// all positions
-kernel void f(device uint* x, uint a [[thread_position_in_grid]], ushort2 b [[thread_position_in_threadgroup]],
-    uint3 c [[threadgroup_position_in_grid]], uint d [[threadgroups_per_grid]], uint3 e [[threads_per_grid]],
-    ushort3 g [[threads_per_threadgroup]], uint2 h [[dispatch_threads_per_threadgroup]],
+kernel void f(device uint* x, uint3 a [[thread_position_in_grid]], ushort3 b [[thread_position_in_threadgroup]],
+    uint3 c [[threadgroup_position_in_grid]], uint3 d [[threadgroups_per_grid]], uint3 e [[threads_per_grid]],
+    ushort3 g [[threads_per_threadgroup]], uint3 h [[dispatch_threads_per_threadgroup]],
     ushort i [[thread_index_in_threadgroup]], uint j [[thread_index_in_simdgroup]],
     ushort k [[simdgroup_index_in_threadgroup]], uint l [[simdgroups_per_threadgroup]],
-    uint m [[dispatch_simdgroups_per_threadgroup]], ushort n [[threads_per_simdgroup]], uint o [[thread_execution_width]],
-    uint p [[quadgroup_index_in_threadgroup]], ushort q [[thread_index_in_quadgroup]]) {
-  x[0] = a + b.x + c.z + d + e.y + g.x + h.y + i + j + k + l + m + n + o + p + q;
+    uint m [[dispatch_simdgroups_per_threadgroup]], uint n [[thread_execution_width]],
+    uint o [[quadgroup_index_in_threadgroup]], ushort p [[thread_index_in_quadgroup]]) {
+  x[0] = a.x + b.x + c.z + d.x + e.y + g.x + h.y + i + j + k + l + m + n + o + p;
+}
+
+//// positions as scalars of both widths
+kernel void f(device uint* x, uint a [[thread_position_in_grid]], ushort b [[thread_position_in_threadgroup]],
+    uint c [[threadgroup_position_in_grid]], ushort d [[threads_per_threadgroup]], uint e [[threads_per_simdgroup]]) {
+  x[0] = a + b + c + d + e;
+}
+
+//// positions as pairs
+kernel void f(device uint* x, uint2 a [[thread_position_in_grid]], ushort2 b [[threads_per_threadgroup]]) {
+  x[0] = a.x + b.y;
 }
 
 //// overloads by address space
