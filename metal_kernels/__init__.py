@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
-from . import fp8, linear, pad, softmax
+from . import fp8, grouped_mm, linear, pad, softmax
 from .installation import Installation
 from .kernel import Kernel
 from .switches import watch
 
-KERNELS: list[Kernel] = [pad.KERNEL, softmax.KERNEL, linear.KERNEL, fp8.KERNEL]
+KERNELS: list[Kernel] = [pad.KERNEL, softmax.KERNEL, linear.KERNEL, fp8.KERNEL, grouped_mm.KERNEL]
 
 _installation = Installation(KERNELS)
 
