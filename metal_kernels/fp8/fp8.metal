@@ -17,6 +17,8 @@ using namespace metal;
 
 // Arrays indexed by these loops then live in registers.
 #define FP8_UNROLL _Pragma("clang loop unroll(full)")
+// Also where a function is long: called, it would have its caller's arrays in memory.
+#define FP8_INLINE inline __attribute__((always_inline))
 
 constant constexpr int e4m3fn = 0;
 constant constexpr int e5m2 = 1;
@@ -151,7 +153,7 @@ struct Four {
 };
 
 template <int format>
-inline Four unpack(uint w) {
+FP8_INLINE Four unpack(uint w) {
   Four r;
   if (format == e5m2) {
     r.even = as_type<half2>((w << 8) & 0xff00ff00u);
@@ -545,7 +547,7 @@ struct GemvLaunch {
   long rows;          // N
   long cols;          // K
   long row_stride;    // of the weight, in bytes
-  long batch;         // M, at most the template's
+  long batch;         // M: the template's, or up to half of it less
   long split;         // 1, 2, 4 or 8
   long format;        // e4m3fn or e5m2 in the wide forms, any in fp8_gemv_1
   long scaling;       // 0 none, 1 of the tensor, 2 of the row
@@ -585,13 +587,13 @@ inline float finish(
   return p.has_bias != 0 ? sum + load_as(bias, n, p.out_type) : sum;
 }
 
-inline void widen(uint4 v, thread float* x, float) {
+FP8_INLINE void widen(uint4 v, thread float* x, float) {
   x[0] = as_type<float>(v.x);
   x[1] = as_type<float>(v.y);
   x[2] = as_type<float>(v.z);
   x[3] = as_type<float>(v.w);
 }
-inline void widen(uint4 v, thread float* x, half) {
+FP8_INLINE void widen(uint4 v, thread float* x, half) {
   FP8_UNROLL
   for (int i = 0; i < 4; ++i) {
     const half2 h = as_type<half2>(v[i]);
@@ -599,7 +601,7 @@ inline void widen(uint4 v, thread float* x, half) {
     x[2 * i + 1] = float(h.y);
   }
 }
-inline void widen(uint4 v, thread float* x, bfloat) {
+FP8_INLINE void widen(uint4 v, thread float* x, bfloat) {
   FP8_UNROLL
   for (int i = 0; i < 4; ++i) {
     x[2 * i] = as_type<float>(v[i] << 16);
@@ -609,7 +611,7 @@ inline void widen(uint4 v, thread float* x, bfloat) {
 
 // `count` adjacent values of x from k on: 8 on a 16-byte boundary, or 4 anywhere.
 template <typename T, int count>
-inline void load_x(device const T* x, long k, thread float* v) {
+FP8_INLINE void load_x(device const T* x, long k, thread float* v) {
   if (count == 8) {
     constexpr int lanes = 16 / sizeof(T);
     FP8_UNROLL
@@ -627,7 +629,7 @@ inline void load_x(device const T* x, long k, thread float* v) {
 template <int chunk>
 struct Words {
   uint w[chunk / 4];
-  void load(device const uchar* from) thread {
+  FP8_INLINE void load(device const uchar* from) thread {
     if (chunk == 16) {
       const uint4 v = *reinterpret_cast<device const uint4*>(from);
       FP8_UNROLL
@@ -642,7 +644,7 @@ struct Words {
 
 // A chunk is decoded and used eight weights at a time, so that few registers hold them.
 template <typename T, int chunk, int format, int rows_each, int batch>
-inline void accumulate(
+FP8_INLINE void accumulate(
     thread const Words<chunk>* words, device const T* x, long k, constant GemvLaunch& p, thread float* sums,
     thread uint* marks) {
   constexpr int piece = chunk == 16 ? 8 : 4;
@@ -666,15 +668,14 @@ inline void accumulate(
     }
     FP8_UNROLL
     for (int m = 0; m < batch; ++m) {
-      if (batch == 1 || m < p.batch) {
-        float v[piece];
-        load_x<T, piece>(x, m * p.cols + k + at, v);
+      // Past x's last row: that one again, and the sums are dropped. A branch would keep the loads from overlapping.
+      float v[piece];
+      load_x<T, piece>(x, min(long(m), p.batch - 1) * p.cols + k + at, v);
+      FP8_UNROLL
+      for (int r = 0; r < rows_each; ++r) {
         FP8_UNROLL
-        for (int r = 0; r < rows_each; ++r) {
-          FP8_UNROLL
-          for (int i = 0; i < piece; ++i) {
-            sums[r * batch + m] = fma(v[i], w[r][i], sums[r * batch + m]);
-          }
+        for (int i = 0; i < piece; ++i) {
+          sums[r * batch + m] = fma(v[i], w[r][i], sums[r * batch + m]);
         }
       }
     }
@@ -683,7 +684,7 @@ inline void accumulate(
 
 // `flight` chunks of each of the rows, `step` apart, all loaded before the first is used.
 template <typename T, int chunk, int format, int rows_each, int batch, int flight>
-inline void take_chunks(
+FP8_INLINE void take_chunks(
     device const uchar* thread* rows, device const T* x, long k, long step, constant GemvLaunch& p, thread float* sums,
     thread uint* marks) {
   Words<chunk> words[flight][rows_each];
@@ -701,7 +702,7 @@ inline void take_chunks(
 }
 
 template <typename T, int chunk, int format, int rows_each, int batch, int flight>
-inline void take_row(
+FP8_INLINE void take_row(
     device const uchar* thread* rows, device const T* x, long k, long step, constant GemvLaunch& p, thread float* sums,
     thread uint* marks) {
   for (; k + (flight - 1) * step < p.cols; k += flight * step) {
@@ -847,8 +848,10 @@ INSTANTIATE_FP8_TYPES(fp8_gemv_1)
   INSTANTIATE_GEMV(chunk, rows_each, batch, flight, half)        \
   INSTANTIATE_GEMV(chunk, rows_each, batch, flight, bfloat)
 
-INSTANTIATE_GEMV_TYPES(16, 2, 1, 2)
-INSTANTIATE_GEMV_TYPES(16, 2, 4, 2)
+INSTANTIATE_GEMV_TYPES(16, 2, 1, 1)
+INSTANTIATE_GEMV_TYPES(16, 2, 2, 2)
+INSTANTIATE_GEMV_TYPES(16, 4, 4, 1)
+INSTANTIATE_GEMV_TYPES(16, 4, 8, 1)
 INSTANTIATE_GEMV_TYPES(16, 2, 16, 1)
 INSTANTIATE_GEMV_TYPES(4, 2, 1, 2)
 INSTANTIATE_GEMV_TYPES(4, 2, 16, 1)

@@ -16,10 +16,12 @@ from .formats import CODES, FP8, LIBRARY, MATRIX, SCALE_NONE, SCALE_ROW, SCALE_T
 MAX_ROWS = 16  # of x, for the fused GEMV
 MAX_SCRATCH = 64 * 2**20  # bytes of decoded weight at a time
 SIMDGROUPS = 8  # fp8.metal: gemv_simdgroups
-ROWS_EACH = 2  # fp8.metal's instantiations of fp8_gemv: rows of the weight that a SIMD-group holds
-BATCHES = {16: (1, 4, 16), 4: (1, 16)}  # chunk -> rows of x, as instantiated
-# Split the rows of a small weight among SIMD-groups until about this many are in flight, each with two chunks or more.
-TARGET_SIMDGROUPS = 4096
+# fp8.metal's instantiations of fp8_gemv: chunk -> rows of x -> rows of the weight that a SIMD-group holds. Measured on
+# an H200 (through NVPTX) among 1, 2 and 4 rows, 1, 2 and 4 chunks in flight; registers hold no more than 32 sums.
+TILES = {16: {1: 2, 2: 2, 4: 4, 8: 4, 16: 2}, 4: {1: 2, 16: 2}}
+# Several SIMD-groups share the rows of a weight of fewer rows than this, each with two chunks of them or more: too few
+# in flight do not hide the memory's latency. Measured as above.
+MANY_ROWS = 8192
 
 _OUT_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
@@ -119,8 +121,8 @@ def gemv(
             kernel, groups = f"fp8_gemv_1_{WIDE[x.dtype]}", -(-rows // SIMDGROUPS)
         else:
             header[4] = split = _split(rows, cols, chunk)
-            tile = next(tile for tile in BATCHES[chunk] if tile >= batch)
-            kernel, groups = f"fp8_gemv_{chunk}_{tile}_{WIDE[x.dtype]}", -(-rows * split // (ROWS_EACH * SIMDGROUPS))
+            tile, rows_each = next((m, r) for m, r in TILES[chunk].items() if m >= batch)
+            kernel, groups = f"fp8_gemv_{chunk}_{tile}_{WIDE[x.dtype]}", -(-rows // (rows_each * SIMDGROUPS // split))
         whole = rows == weight.shape[0]
         part = out if whole else out.new_empty(batch, rows)
         end = first + rows
@@ -178,7 +180,7 @@ def _chunk(weight: torch.Tensor, x: torch.Tensor) -> int:
     """Weights that a thread reads at once: 16 or 4 where every row begins on such a boundary, else 1."""
     if weight.dtype not in MATRIX:
         return 1
-    for chunk in BATCHES:
+    for chunk in TILES:
         if not any(n % chunk for n in (weight.shape[1], weight.stride(0), weight.storage_offset())):
             return chunk
     return 1
@@ -192,7 +194,7 @@ def _aligned(x: torch.Tensor) -> torch.Tensor:
 
 def _split(rows: int, cols: int, chunk: int) -> int:
     split = 1
-    while split < SIMDGROUPS and rows * split < TARGET_SIMDGROUPS * ROWS_EACH and cols >= 4 * split * 32 * chunk:
+    while split < SIMDGROUPS and rows * split < MANY_ROWS and cols >= 4 * split * 32 * chunk:
         split *= 2
     return split
 

@@ -248,9 +248,16 @@ def test_any_shape(fp8, m, n, k, skip, wide, dtype):
     assert_close(F.linear(fp8.twin(x), fp8.twin(weight)), x, weight)
 
 
+def test_more_batches_than_stock_biases(fp8, no_faults):
+    """Report 3 with an FP8 weight: torch's product under it sees a matrix, whose bias it does not lose past 65536."""
+    x, weight, bias = randn(65537, 2, 32), randn(32, 32, seed=1).to(E4M3), randn(32, seed=2)
+    actual = F.linear(x.to("mps"), fp8.twin(weight), bias.to("mps")).cpu()
+    torch.testing.assert_close(actual[-9:], F.linear(x[-9:], weight.float(), bias), rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.full
 def test_long_rows_and_a_vocabulary(fp8, no_faults):
-    """K = 32768, and a vocabulary of 151936 rows."""
-    for m, n, k in ((1, 8, 32768), (3, 4, 32768), (1, 151936, 64)):
+    """K = 32768, a vocabulary of 151936 rows, 2^16 + 1 rows."""
+    for m, n, k in ((1, 8, 32768), (3, 4, 32768), (1, 151936, 64), (2, 65537, 16)):
         x, weight = randn(m, k), randn(n, k, seed=1).to(E4M3)
         assert_close(F.linear(fp8.twin(x), fp8.twin(weight)), x, weight)
