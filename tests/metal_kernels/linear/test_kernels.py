@@ -83,7 +83,7 @@ def test_small_weights_share_the_length_among_simdgroups(lin):
     assert sharing(1, 12288, 4096) == (1, 1)
     assert sharing(1, 17408, 5120) == (2, 1)  # a few more than run at once
     assert sharing(1, 151936, 32768) == (1, 1)
-    assert sharing(8, 4096, 4096) == (2, 1)
+    assert sharing(8, 4096, 4096) == sharing(8, 12288, 4096) == (2, 1)
     assert sharing(9, 512, 2048) == (4, 2)
     assert sharing(16, 151936, 4096) == (1, 2)
     for rows, simdgroup_outputs in ((1, 4), (2, 4), (3, 8), (8, 4), (16, 4)):
