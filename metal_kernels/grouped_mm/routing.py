@@ -17,7 +17,7 @@ TOPK_THREADS = 32 * MAX_SLICES
 
 GROUP_BINS = 4096  # grouped_mm.metal: histc_bins; counts in threadgroup memory, 16 KiB
 GROUP_ELEMENTS = 2**16  # which one threadgroup counts alone, in one launch
-GROUP_THREADS = 1024
+GROUP_THREADS = 256  # more may be refused: the division of 64 bits takes registers
 MANY_THREADS = 2**16
 MAX_BINS = 2**31 - 1
 MAX_ELEMENTS = 2**32 - 1  # a count is 32 bits wide

@@ -63,7 +63,9 @@ FAULTS: dict[str, Fault] = {fault.id: fault for fault in (
     Fault("grouped-mm-syncs", "_grouped_mm has no MPS kernel: the composite one loops over the groups and copies offs "
           "to the host", "PyTorch's wheels", _BEFORE_2_15, lacks=("aten::_grouped_mm",)),
 )}
-"""All faults by id. (torch._scaled_mm, the first API, has no MPS kernel in any version: nothing to switch.)"""
+"""All faults by id. (torch._scaled_mm, the first API, has no MPS kernel in any version: nothing to switch. Nor
+does any count integers with histc, #176879: the CPU's kernel underneath refuses them too, and names itself instead of
+"histogram_mps".)"""
 
 
 def select(faults: str | Iterable[str] | None) -> frozenset[Fault]:
