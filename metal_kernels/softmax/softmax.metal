@@ -141,8 +141,9 @@ METAL_FUNC float row_sum(float x, uint lanes) {
 
 // ---- what is computed --------------------------------------------------------------------------------------------
 
-// fast::exp is off by at most 3 + 2|x| ulps of float (MSL specification, 8.3), so by less than a sixteenth of an ulp of
-// half wherever that is not zero: enough for results that are rounded to half or bfloat, at half of exp's instructions.
+// fast::exp is off by at most 3 + 2|x| ulps of float (Metal Shading Language specification, accuracy of fast math). Where the
+// result is not zero in half (|x| < 18) or bfloat (|x| < 93) that is less than a hundredth of an ulp of theirs, at half of
+// exp's instructions. Results in float take exp.
 template <bool fast_exp>
 METAL_FUNC float power(float x) { return fast_exp ? fast::exp(x) : exp(x); }
 

@@ -116,7 +116,10 @@ def test_lengths_up_to_2_to_the_31(geometry, rows):
 
 
 def test_few_rows_make_many_groups(geometry):
-    """One row of a vocabulary over enough groups for a large GPU."""
+    """One row of a vocabulary over enough groups for a large GPU, and many rows over no more than run at once."""
+    for itemsize in (2, 4):
+        (launch,) = plan(geometry, (200, 151936), -1, itemsize=itemsize)
+        assert geometry.SPLIT_ALL // 2 < launch.groups * launch.group_size <= geometry.SPLIT_ALL * 1.5
     for length in (128256, 151936, 248320):
         (launch,) = plan(geometry, (1, length), -1)
         assert launch.groups >= 40
