@@ -13,6 +13,7 @@ SIMD = 32
 GROUP_SIMDGROUPS = 8  # grouped_mm.metal: group_simdgroups
 GROUP_THREADS = SIMD * GROUP_SIMDGROUPS
 BLOCK_ROWS = 4  # grouped_mm.metal: block_rows. 4 rows x 2 outputs are 8 sums in registers beside 4 vectors in flight
+WIDE_BYTES = 8  # of neighbouring outputs in a lane of "columns". 16 would leave too few SIMD-groups for 2048 outputs
 VECTOR_OUTPUTS = 2  # grouped_mm.metal: vector_outputs
 
 TILE_ROWS = 32  # grouped_mm.metal: tile_rows. Small, as a prompt of 512 tokens leaves 16 rows to one of 256 experts
@@ -112,7 +113,10 @@ def plan(
         )
         threads, group_size = _tiles(problem), (TILE_THREADS, 1, 1)
     else:
-        per_simdgroup = VECTOR_OUTPUTS if form == "vectors" else SIMD
+        width = vector * WIDE_BYTES // VECTOR_BYTES
+        wide = form == "columns" and _is_wide(weight, width, problem.groups)
+        layout = "_wide" if wide else ""
+        per_simdgroup = VECTOR_OUTPUTS if form == "vectors" else SIMD * (width if wide else 1)
         simdgroups = -(-problem.outputs // per_simdgroup)
         if form == "vectors":
             flight = SIMD * VECTOR_FLIGHT * vector
@@ -132,6 +136,16 @@ def plan(
         x.skew, weight.group, weight.row, weight.step, weight.skew, y.group, y.row, y.step, parts,
     )  # fmt: skip
     return Launch(form, layout, header, threads, group_size)
+
+
+def _is_wide(weight: Strided, width: int, groups: int) -> bool:
+    """Whether `width` adjacent outputs' weights can be read at once, wherever along K."""
+    return (
+        weight.row == 1
+        and weight.step % width == 0
+        and weight.skew % width == 0
+        and (groups == 1 or weight.group % width == 0)
+    )
 
 
 def _tiles(problem: Problem) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@
 // along the rows or along K, and is read here only: no host ever waits for it. Forms:
 //
 //   vectors   few rows. A SIMD-group takes two outputs of up to four rows of one group; its lanes share K in 16-byte vectors
-//   columns   few rows. Neighbouring lanes take neighbouring outputs, for weights with adjacent elements along N
+//   columns   few rows. Neighbouring lanes take neighbouring outputs, for weights with adjacent elements along N; "wide": 8 bytes of them
 //   tiles     many rows. A threadgroup takes 32 rows of one group by 64 outputs, in 8x8 matrices
 //
 // The few-row forms read the weights of groups that have rows, and no others. Products are added up in float, in an order that only
@@ -23,7 +23,7 @@ constant constexpr uint group_simdgroups = 8;   // geometry.py: GROUP_SIMDGROUPS
 constant constexpr int block_rows = 4;          // geometry.py: BLOCK_ROWS; of the few-row forms
 constant constexpr int vector_outputs = 2;      // geometry.py: VECTOR_OUTPUTS
 constant constexpr int vector_flight = 2;       // pieces of each output in flight in a lane
-constant constexpr int column_steps = 8;        // elements of a column in flight
+constant constexpr int column_steps = 8;        // elements of a column in flight, one wide or 8 bytes
 
 constant constexpr int tile_rows = 32;          // geometry.py: TILE_ROWS
 constant constexpr int tile_outputs = 64;       // geometry.py: TILE_OUTPUTS
@@ -250,8 +250,28 @@ template <typename T>
 
 // ---- few rows, lanes along N --------------------------------------------------------------------------------------
 
-// A threadgroup takes 32 outputs of a block of rows, and its SIMD-groups take turns along K. For any strides.
-template <typename T>
+// `width` adjacent outputs' weights, of which `left` exist; 8 bytes at once, or one element.
+template <typename T, int width>
+inline void load_outputs(device const T* from, int left, thread float* to) {
+  if (width > 1 && left == width) {
+    const uint2 v = *reinterpret_cast<device const uint2*>(from);
+    GROUPED_UNROLL
+    for (int j = 0; j < width; ++j) {
+      to[j] = get_lane<T>(uint4(v.x, v.y, 0, 0), j);
+    }
+  } else {
+    GROUPED_UNROLL
+    for (int j = 0; j < width; ++j) {
+      to[j] = 0.0f;
+      if (j < left) {
+        to[j] = float(from[j]);
+      }
+    }
+  }
+}
+
+// A threadgroup takes 32 times `width` outputs of a block of rows, and its SIMD-groups take turns along K. A width of 1: any strides.
+template <typename T, int width>
 [[kernel]] void grouped_columns(
     device const T* x [[buffer(0)]],
     device const T* weight [[buffer(1)]],
@@ -259,9 +279,11 @@ template <typename T>
     device T* y [[buffer(3)]],
     constant GroupedLaunch& p [[buffer(4)]],
     uint2 position [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float partial[group_simdgroups][block_rows][simd_width];
+  constexpr uint group_outputs = simd_width * width;
+  threadgroup float partial[group_simdgroups][block_rows][group_outputs];
   const int row = int(position.y);
   const Rows around = rows_around(offs, p, row, lane);
   if ((row - around.begin) % block_rows != 0) {
@@ -270,20 +292,25 @@ template <typename T>
   const int active = min(around.end - row, block_rows);
   const bool has_weight = long(around.group) < p.groups;
   const long length = has_weight ? p.length : 0;
-  const long n = long(position.x) * simd_width + lane;
+  const long first = long(position.x) * group_outputs;
+  const long n = first + lane * width;
+  const int left = int(clamp(p.outputs - n, 0l, long(width)));
   device const T* column =
       weight + (has_weight ? long(around.group) * p.weight_group : 0) + min(n, p.outputs - 1) * p.weight_row;
   device const T* x_rows = x + long(row) * p.x_row;
-  float sums[block_rows];
+  float sums[block_rows][width];
   GROUPED_UNROLL
   for (int m = 0; m < block_rows; ++m) {
-    sums[m] = 0.0f;
+    GROUPED_UNROLL
+    for (int j = 0; j < width; ++j) {
+      sums[m][j] = 0.0f;
+    }
   }
   for (long begin = long(simdgroup) * column_steps; begin < length; begin += group_simdgroups * column_steps) {
-    T w[column_steps];
+    float w[column_steps][width];
     GROUPED_UNROLL
     for (int i = 0; i < column_steps; ++i) {
-      w[i] = column[min(begin + i, length - 1) * p.weight_step];
+      load_outputs<T, width>(column + min(begin + i, length - 1) * p.weight_step, left, w[i]);
     }
     GROUPED_UNROLL
     for (int i = 0; i < column_steps; ++i) {
@@ -291,8 +318,11 @@ template <typename T>
         GROUPED_UNROLL
         for (int m = 0; m < block_rows; ++m) {
           if (m < active) {
-            const T v = x_rows[m * p.x_row + (begin + i) * p.x_step];  // the same in all lanes
-            sums[m] = fma(float(w[i]), float(v), sums[m]);
+            const float v = float(x_rows[m * p.x_row + (begin + i) * p.x_step]);  // the same in all lanes
+            GROUPED_UNROLL
+            for (int j = 0; j < width; ++j) {
+              sums[m][j] = fma(w[i][j], v, sums[m][j]);
+            }
           }
         }
       }
@@ -301,15 +331,21 @@ template <typename T>
 
   GROUPED_UNROLL
   for (int m = 0; m < block_rows; ++m) {
-    partial[simdgroup][m][lane] = sums[m];
+    GROUPED_UNROLL
+    for (int j = 0; j < width; ++j) {
+      partial[simdgroup][m][lane * width + j] = sums[m][j];
+    }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (int(simdgroup) < active && n < p.outputs) {
-    float sum = partial[0][simdgroup][lane];
-    for (uint i = 1; i < group_simdgroups; ++i) {
-      sum += partial[i][simdgroup][lane];
+  for (uint i = thread_index; i < uint(active) * group_outputs; i += group_simdgroups * simd_width) {
+    const uint m = i / group_outputs, at = i % group_outputs;
+    if (first + at < p.outputs) {
+      float sum = partial[0][m][at];
+      for (uint s = 1; s < group_simdgroups; ++s) {
+        sum += partial[s][m][at];
+      }
+      y[(row + long(m)) * p.y_row + (first + at) * p.y_step] = T(sum);
     }
-    y[(row + long(simdgroup)) * p.y_row + n * p.y_step] = T(sum);
   }
 }
 
@@ -713,7 +749,8 @@ template <typename T>
   template [[host_name(name)]] [[kernel]] decltype(function<__VA_ARGS__>) function<__VA_ARGS__>;
 #define INSTANTIATE_FLOATS(name, T)                                                    \
   INSTANTIATE(grouped_vectors, "grouped_vectors_" #name, T)                            \
-  INSTANTIATE(grouped_columns, "grouped_columns_" #name, T)                            \
+  INSTANTIATE(grouped_columns, "grouped_columns_" #name, T, 1)                         \
+  INSTANTIATE(grouped_columns, "grouped_columns_" #name "_wide", T, 8 / sizeof(T))     \
   INSTANTIATE(grouped_tiles, "grouped_tiles_" #name "_rows_columns", T, false, false)  \
   INSTANTIATE(grouped_tiles, "grouped_tiles_" #name "_rows_along", T, false, true)     \
   INSTANTIATE(grouped_tiles, "grouped_tiles_" #name "_along_columns", T, true, false)  \

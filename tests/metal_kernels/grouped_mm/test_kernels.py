@@ -15,6 +15,7 @@ def products(grouped, dtype):
     offs = twin(grouped.ends(*ENDS))
     a, b = grouped.random(40, 72, dtype=dtype), grouped.random(5, 72, 72, seed=1, dtype=dtype)
     found = [compute(twin(a), twin(b).mT, offs, form=form) for form in ("vectors", "columns", "tiles")]
+    found.append(compute(twin(a), twin(b), offs, form="columns"))
     for x in (twin(a), twin(a.t().contiguous().t())):
         found += [compute(x, twin(b), offs, form="tiles"), compute(x, twin(b).mT, offs, form="tiles")]
     found.append(compute(twin(a).t(), twin(a), offs))
@@ -93,7 +94,7 @@ def test_which_form_is_chosen(grouped, launches):
         return [record.kernel for record in launches]
 
     assert names(8, 256) == names(1, 4) == names(16, 1) == names(512, 256) == ["grouped_vectors_float"]
-    assert names(8, 32, transposed=False) == ["grouped_columns_float"]
+    assert names(8, 32, transposed=False) == ["grouped_columns_float_wide"]
     assert names(17, 8) == names(513, 256) == ["grouped_tiles_float_along_along"]
     assert names(40, 8, transposed=False) == ["grouped_tiles_float_along_columns"]
 
