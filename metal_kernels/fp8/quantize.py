@@ -104,7 +104,7 @@ def dequantize_nvfp4(
         LIBRARY.launch(
             f"fp8_dequantize_nv_{WIDE[dtype]}", x.contiguous(), as_bytes(block_scales).contiguous(), out,
             tensor_scale.to(x.device, torch.float32), _block_launch(blocks, hi_first),
-            threads=(blocks, rows), group_size=(min(blocks, 256), 1),
+            threads=(blocks, rows), group_size=_block_group(blocks),
         )  # fmt: skip
     return out
 
@@ -180,7 +180,7 @@ def _quantize_mx(x: torch.Tensor, dtype: torch.dtype, scale: torch.Tensor | None
     if x.numel():
         LIBRARY.launch(
             f"fp8_quantize_mx_{WIDE[x.dtype]}", x.contiguous(), as_bytes(out), scales, _block_launch(blocks),
-            threads=(blocks, rows), group_size=(min(blocks, 256), 1),
+            threads=(blocks, rows), group_size=_block_group(blocks),
         )  # fmt: skip
     return out, scales.view(torch.float8_e8m0fnu)
 
@@ -194,13 +194,19 @@ def _dequantize_mx(x: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) ->
     if x.numel():
         LIBRARY.launch(
             f"fp8_dequantize_mx_{WIDE[dtype]}", as_bytes(x).contiguous(), as_bytes(scales).contiguous(), out,
-            _block_launch(blocks), CODES[x.dtype], threads=(blocks, rows), group_size=(min(blocks, 256), 1),
+            _block_launch(blocks), CODES[x.dtype], threads=(blocks, rows), group_size=_block_group(blocks),
         )  # fmt: skip
     return out
 
 
 def _block_launch(blocks: int, hi_first: bool = False) -> list[int]:
     return [blocks, -(-blocks // TILE_BLOCKS), saturates(), hi_first]
+
+
+def _block_group(blocks: int) -> tuple[int, int]:
+    """A threadgroup of about 256 blocks, of several rows where those are short."""
+    width = min(blocks, 256)
+    return width, 256 // width
 
 
 def _check_block_scales(scales: torch.Tensor, rows: int, blocks: int) -> None:
