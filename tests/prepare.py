@@ -4,7 +4,9 @@ import sys
 from demo.progress import waiting
 
 if sys.platform != "darwin":
-    with waiting("Compiling the software Metal device (once)"):
+    with waiting("Loading torch"):
         import softmetal
+        from softmetal.device import build
 
+    with waiting("Compiling the software Metal device (once) ", progress=lambda: (*build.progress(), "C++ files")):
         softmetal.activate()

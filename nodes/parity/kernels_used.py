@@ -3,13 +3,20 @@ from .. import library
 
 
 def snapshot():
-    """{kernel: (calls taken, calls passed to stock)}; empty where the library can't be used."""
+    """{kernel: (calls taken, calls passed to stock)}; empty where the library can't be used.
+
+    Kernels may share an op: a taken call counts for the one that ran it, a passed one for the first that has the op.
+    """
     if library.metal_kernels is None:
         return {}
-    return {
-        name: (_total(kernel, "taken"), _total(kernel, "passed"))
-        for name, kernel in library.metal_kernels.status()["kernels"].items()
-    }
+    found, seen = {}, set()
+    for name, kernel in library.metal_kernels.status()["kernels"].items():
+        ops = kernel["ops"]
+        taken = sum(counts.get("taken_by_kernel", {name: counts["taken"]}).get(name, 0) for counts in ops.values())
+        passed = sum(counts["passed"] for op, counts in ops.items() if op not in seen)
+        seen |= ops.keys()
+        found[name] = taken, passed
+    return found
 
 
 def since(before):
@@ -27,7 +34,3 @@ def describe(used):
     if not used:
         return "none of the pack's kernels took part"
     return "; ".join(f"{name}: {n['taken']:,} calls taken, {n['passed']:,} left to stock" for name, n in used.items())
-
-
-def _total(kernel, what):
-    return sum(counts[what] for counts in kernel["ops"].values())

@@ -71,6 +71,15 @@ def on_a_mac():
     return sys.platform == "darwin"
 
 
+def compiling():
+    """What `waiting` shows while `open_device` compiles the software device; None on a Mac, which compiles nothing."""
+    if on_a_mac():
+        return None
+    from softmetal.device import build
+
+    return lambda: (*build.progress(), "C++ files")
+
+
 def open_device():
     """The GPU of a Mac, or the software Metal device with the faults of stock MPS in torch 2.13.
 

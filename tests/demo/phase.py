@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from .device import open_device
+from .device import compiling, open_device
 from .pads import PadCounter
 from .progress import bar, waiting
 from .workload import Workload, decode
@@ -42,7 +42,7 @@ def run_mps(phase, total_pads):
 
     from .memory import NAMES, Timeline, read
 
-    with waiting("preparing the device"):  # the software device is compiled on its first use
+    with waiting("preparing the device", progress=compiling()):  # the software device is compiled on its first use
         device = open_device()
         pack, _ = load_as_comfyui()
     with waiting("building the VAE"):

@@ -33,9 +33,19 @@ def bar(title, total, unit="pad"):
     )
 
 
+def _counted(progress):
+    if progress is None:
+        return ""
+    done, total, what = progress()
+    return f"|{'#' * (20 * done // total):<20}| {done} of {total} {what}  "
+
+
 @contextlib.contextmanager
-def waiting(title, patience=2.0):
-    """Say on stderr what is being waited for, and for how long, once it has taken longer than `patience` seconds."""
+def waiting(title, patience=2.0, progress=None):
+    """Say on stderr what is being waited for, and for how long, once it has taken longer than `patience` seconds.
+
+    progress: returns (done, in all, "files") where that can be counted; a bar of them is shown then.
+    """
     done, start = threading.Event(), time.perf_counter()
     live = sys.stderr.isatty()
 
@@ -43,7 +53,7 @@ def waiting(title, patience=2.0):
         if done.wait(patience):
             return
         while True:
-            text = f"{title:<22}{time.perf_counter() - start:4.0f} s"
+            text = f"{title:<22}{_counted(progress)}{time.perf_counter() - start:4.0f} s"
             print(f"\r{text}" if live else text, end="" if live else "\n", file=sys.stderr, flush=True)
             if done.wait(1.0 if live else 15.0):
                 break

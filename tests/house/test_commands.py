@@ -1,10 +1,14 @@
 """The commands that people and CI type: they say what is missing, and fail when something fails."""
+import importlib.util
+import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
+from demo.progress import waiting
 from pack import ROOT
 
 
@@ -17,7 +21,7 @@ def run(*command, cwd=ROOT, **environment):
 def test_make_alone_lists_the_commands():
     done = run("make")
     assert done.returncode == 0
-    for command in ("demo", "test", "test-full", "test-torch", "test-comfyui", "lint", "clean"):
+    for command in ("demo", "test", "test-full", "selftest", "bench", "test-torch", "test-comfyui", "lint", "clean"):
         assert f"make {command} " in done.stdout
 
 
@@ -32,6 +36,20 @@ def test_make_says_what_is_missing(arguments, says):
     assert done.returncode != 0
     assert says in done.stderr
     assert not (ROOT / "nowhere").exists()
+
+
+def test_make_asks_for_pythons_headers(tmp_path):
+    """Compiling would fail minutes later, and name neither the header nor the package that has it."""
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/sh\ncase "$*" in *sysconfig*) echo {tmp_path}/include;; '
+                      f'*) exec {sys.executable} "$@";; esac\n')
+    python.chmod(0o755)
+    done = run("make", "need-tools", f"PYTHON={python}", "VENV=nowhere")
+    assert done.returncode != 0
+    assert "apt-get install python3-dev" in done.stderr and f"{tmp_path}/include/Python.h" in done.stderr
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "Python.h").touch()
+    assert run("make", "need-tools", f"PYTHON={python}", "VENV=nowhere").returncode == 0
 
 
 @pytest.mark.parametrize("recipe, status", [("@echo '3 passed in 0.1s'", 0), ("@echo '1 failed'; exit 1", 1)])
@@ -51,9 +69,49 @@ def test_a_failed_set_up_shows_what_pip_said(tmp_path):
     assert "Invalid requirement" in done.stderr
 
 
+def test_set_up_counts_what_pip_unpacks(tmp_path):
+    """pip says nothing between "Installing collected packages" and the end, which is most of the time."""
+    spec = importlib.util.spec_from_file_location("set_up", ROOT / "tests" / "set_up.py")
+    set_up = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(set_up)
+    progress = set_up.Progress(tmp_path)
+    progress.read("  Downloading torch-2.13.0-cp311-none-any.whl.metadata (29 kB)\n")
+    assert progress.text().endswith("s  downloading torch-2.13.0-cp311-none-any.whl.metadata (29 kB)")
+    progress.read("Installing collected packages: numpy, SQLAlchemy, typing-extensions\n")
+    assert progress.text().endswith("installing packages: 0 of 3")
+    (tmp_path / "numpy-2.4.6.dist-info").mkdir()
+    (tmp_path / "typing_extensions-4.15.0.dist-info").mkdir()
+    assert progress.text().endswith("installing packages: 2 of 3")
+
+
+def test_waiting_shows_how_much_is_done(capsys):
+    with waiting("Compiling ", patience=0, progress=lambda: (3, 12, "C++ files")):
+        time.sleep(0.3)
+    assert "Compiling" in (shown := capsys.readouterr().err) and "|#####               | 3 of 12 C++ files" in shown
+
+
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has the device itself")
 def test_the_device_is_prepared_once_and_then_quickly():
     """prepare.py imports nothing before softmetal, and the second run finds everything compiled."""
     for _ in range(2):
         done = run(sys.executable, str(ROOT / "tests" / "prepare.py"))
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has the device itself")
+def test_the_packs_command_line_runs_on_the_software_device():
+    done = run(sys.executable, "-m", "softmetal", "--faults", "2.15", "--chip", "Apple M1", "status", "--json",
+               PYTHONPATH=str(ROOT / "tests"))
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["environment"]["device"] == "software Metal" and report["environment"]["chip"] == "Apple M1"
+    assert report["kernels"]["pad"]["state"] == "stock", "torch 2.15 pads by itself"
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has the device itself")
+def test_an_unknown_profile_is_refused(capsys):
+    from softmetal.__main__ import main
+
+    with pytest.raises(SystemExit) as refused:
+        main(["--faults", "1.0", "status"])
+    assert refused.value.code == 2 and "no profile '1.0'" in capsys.readouterr().err

@@ -30,8 +30,8 @@ def test_last(): assert not shader.fault_log
 def test_a_hidden_fault_fails_its_test_and_no_other(tmp_path):
     (tmp_path / "test_suite.py").write_text(SUITE)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml",
-         f"--rootdir={tmp_path}", tmp_path / "test_suite.py"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-p", "no:cacheprovider",
+         "-c", ROOT / "pyproject.toml", f"--rootdir={tmp_path}", tmp_path / "test_suite.py"],
         env=dict(os.environ, PYTHONPATH=str(ROOT / "tests")), cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert "5 passed, 1 error" in done.stdout, done.stdout + done.stderr
     assert "ERROR" in done.stdout and "test_hides" in done.stdout.split("short test summary")[1]

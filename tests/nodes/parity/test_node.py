@@ -186,8 +186,9 @@ def test_vae_names_the_kernels_that_took_part(loaded, vae_node, monkeypatch):
 
     before = dict(calls)
     monkeypatch.setattr(pack.nodes.library.metal_kernels, "status", lambda: {"kernels": {
-        "pad": {"ops": {"constant_pad_nd": dict(calls)}},
+        "pad": {"ops": {"constant_pad_nd": {**calls, "taken_by_kernel": {"pad": calls["taken"]}}}},
         "idle": {"ops": {"linear": before}},
+        "shares": {"ops": {"constant_pad_nd": {**calls, "taken_by_kernel": {"pad": calls["taken"]}}}},
     }})
     out = outputs(vae_node.execute(Counting(), LATENT, "decode", "whole"))
     assert out.data["vae"]["kernels"] == {"pad": {"taken": 3, "passed": 1}}

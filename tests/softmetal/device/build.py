@@ -58,6 +58,23 @@ def load() -> ModuleType:
     return _module
 
 
+def progress() -> tuple[int, int]:
+    """(C++ files of the extension whose objects are newer than they are, C++ files in all), for whoever waits."""
+    headers = [file for folder in (*_FOLDERS, _HEADERS) for file in folder.glob("*.h")]
+    newest = max((file.stat().st_mtime for file in headers), default=0.0)
+    objects = _objects(runtime.build_directory())
+    compiled = 0
+    for file in sources():
+        made = objects / f"{file.stem}.o"
+        compiled += made.exists() and made.stat().st_mtime >= max(newest, file.stat().st_mtime)
+    return compiled, len(sources())
+
+
+def _objects(folder: Path) -> Path:
+    """Where objects are kept from build to build, so that a change in one file compiles that file."""
+    return folder / f"{_NAME}-objects-{hashlib.sha256(_settings().encode()).hexdigest()[:8]}"
+
+
 def _import(library: Path) -> ModuleType:
     import torch  # noqa: F401  (the extension needs torch's libraries in the process)
 
@@ -71,8 +88,7 @@ def _build(library: Path) -> ModuleType:
     """Builds, puts a copy at `library`, and returns the module, which is loaded then."""
     from torch.utils import cpp_extension
 
-    # Objects are kept from build to build: a change in one file compiles that file.
-    objects = library.parent / f"{_NAME}-objects-{hashlib.sha256(_settings().encode()).hexdigest()[:8]}"
+    objects = _objects(library.parent)
     objects.mkdir(exist_ok=True)
     (objects / "lock").unlink(missing_ok=True)  # torch's own lock, left behind by a killed build, would wait for ever
     includes = [str(path) for path in (*_FOLDERS, _HEADERS)]
