@@ -383,6 +383,8 @@ template <typename T>
 
 inline float in_half(float v) { return float(half(v)); }
 
+inline float power_of_two(int n) { return as_type<float>(uint(n + 127) << 23); }  // exact, as exp2 need not be
+
 // comfy-kitchen's eager stochastic_rounding_fp8, whose steps are half-precision torch ops: the same roundings in the same
 // places, one quirk included. Its exponent is floor(half(log2(x))), and half(log2(x)) already is the next integer for x
 // just below a power of two: from fraction `first_up` on.
@@ -432,11 +434,11 @@ template <typename T>
   const float x = float(as_type<half>(ushort(m)));
   const int exponent = m == 0x7c00u ? top : clamp(exponent_of(m) + bias, 0, top);
   const float steps = float(1 << bits);
-  const float unit = in_half(exp2(float(exponent == 0 ? 1 - bias - bits : exponent - bias)));
+  const float unit = in_half(power_of_two(exponent == 0 ? 1 - bias - bits : exponent - bias));
   float scaled = exponent == 0 ? in_half(x / unit) : in_half(in_half(in_half(x / unit) - 1.0f) * steps);
   scaled = in_half(scaled + float(random[i]) * (1.0f / 256.0f));
   const float mantissa = in_half(floor(scaled) / steps);
-  float value = exponent == 0 ? in_half(in_half(exp2(float(1 - bias))) * mantissa) : in_half(unit * in_half(1.0f + mantissa));
+  float value = exponent == 0 ? in_half(power_of_two(1 - bias) * mantissa) : in_half(unit * in_half(1.0f + mantissa));
   const float most = p.format == e5m2 ? 57344.0f : 448.0f;
   value = isnan(value) ? value : clamp((h & 0x8000u) != 0 ? -value : value, -most, most);
   out[i] = uchar(encode_bits(as_type<uint>(value), int(p.format), p.saturate != 0));
@@ -629,7 +631,7 @@ FP8_INLINE void load_x(device const T* x, long k, thread float* v) {
 template <int chunk>
 struct Words {
   uint w[chunk / 4];
-  FP8_INLINE void load(device const uchar* from) thread {
+  FP8_INLINE void load(device const uchar* from) {
     if (chunk == 16) {
       const uint4 v = *reinterpret_cast<device const uint4*>(from);
       FP8_UNROLL
