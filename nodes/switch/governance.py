@@ -8,15 +8,16 @@ from typing import NamedTuple
 
 SWITCH = "MetalKernelsSwitch"
 MODES = ("auto", "on", "off")
+DEFAULT = "auto"  # of an input that a prompt leaves out
 
 
 class Ruling(NamedTuple):
     """settings: what the node runs with; {} is the process's own modes. switches: the ids of the nearest ones, sorted.
-    conflict: they are equally near and disagree, so that none of them applies."""
+    conflict: the kernels, sorted, that they disagree about, equally near as they are: none of them applies to those."""
 
     settings: dict
     switches: tuple = ()
-    conflict: bool = False
+    conflict: tuple = ()
 
 
 NONE = Ruling({})
@@ -34,12 +35,17 @@ def govern(graph, node_id, values):
     while node_id is not None:
         switches = nearest(graph, node_id)
         if switches:
-            known = [found for found in map(values, switches) if found is not None]
-            if any(found != known[0] for found in known[1:]):
-                return Ruling({}, switches, conflict=True)
-            return Ruling(known[0] if known else {}, switches)
+            return Ruling(*_agreed([found for found in map(values, switches) if found is not None], switches))
         node_id = graph.get_parent_node_id(node_id)
     return NONE
+
+
+def _agreed(known, switches):
+    """The fields of a Ruling by switches that are equally near. What a switch leaves out stands for its schema's
+    default, but where all leave it out, or disagree, the kernel keeps the mode of the whole process."""
+    said = {kernel: {found.get(kernel, DEFAULT) for found in known} for found in known for kernel in found}
+    settings = {kernel: values.pop() for kernel, values in said.items() if len(values) == 1}
+    return settings, switches, tuple(sorted(said.keys() - settings.keys()))
 
 
 def nearest(graph, node_id):

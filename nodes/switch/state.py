@@ -218,16 +218,16 @@ def _conflicts(session):
         ruling = session.rulings.get(node_id) or session.ruling(node_id)
         if ruling.conflict:
             found.append(_conflict(session, node_id, "distance", ruling.switches, "is equally near to",
-                                   "which disagree"))
+                                   f"which disagree about {', '.join(ruling.conflict)}: there the default applies"))
     for node_id, others in session.overlapped.items():
         found.append(_conflict(session, node_id, "overlap", sorted(others), "ran at the same time as",
-                               "under different switches"))
+                               "under different switches: the defaults apply to it"))
     return found
 
 
 def _conflict(session, node_id, kind, others, relation, reason):
     name = session.prompt.name
-    text = f"{name(node_id)} {relation} {', '.join(map(name, others))}, {reason}: the defaults apply to it."
+    text = f"{name(node_id)} {relation} {', '.join(map(name, others))}, {reason}."
     return {"node": node_id, "name": name(node_id), "kind": kind, "others": list(others), "text": text}
 
 

@@ -167,6 +167,15 @@ def test_two_equally_near_that_agree(comfyui):
     assert comfyui.get("/test/state")["conflicts"] == []
 
 
+def test_two_equally_near_agree_kernel_by_kernel(comfyui):
+    named = {"softmax": "auto", "linear": "auto", "fp8": "auto"}
+    graph = {"S": switch(pad="off"), "T": switch(pad="off", **named), "b": pad("S", "T", seed=404)}
+    assert by(comfyui.run(graph), "b") == "stock" and comfyui.get("/test/state")["conflicts"] == []
+    graph["T"]["inputs"]["softmax"] = "on"
+    assert by(comfyui.run(graph), "b") == "stock", "they disagree about softmax alone"
+    assert "which disagree about softmax:" in comfyui.get("/test/state")["conflicts"][0]["text"]
+
+
 def test_an_expansion_is_governed_as_the_node_that_made_it(comfyui):
     """Its first node links to nothing outside, so that ComfyUI alone would serve a stale result after a toggle."""
     seen = {}

@@ -38,7 +38,7 @@ def settings(rules, made, node_id, known=()):
 def test_it_governs_what_is_downstream_and_nothing_else(rules):
     made = graph({"up": under(), "S": switch("up", pad="off"), "down": under("S"), "far": under("down"),
                   "beside": under("up")})
-    assert settings(rules, made, "down") == ({"pad": "off"}, ("S",), False)
+    assert settings(rules, made, "down") == ({"pad": "off"}, ("S",), ())
     assert settings(rules, made, "far").settings == {"pad": "off"}
     for outside in ("up", "beside", "S"):
         assert settings(rules, made, outside) == rules.NONE
@@ -49,8 +49,8 @@ def test_the_nearest_wins_by_number_of_links(rules):
                   "c": under("b", "S"), "d": under("b", "a")})
     assert settings(rules, made, "a").settings == {"pad": "off"}
     assert settings(rules, made, "b").settings == {"pad": "on"}
-    assert settings(rules, made, "c") == ({"pad": "off"}, ("S",), False), "one link to S, two to T"
-    assert settings(rules, made, "d").conflict, "two links to each"
+    assert settings(rules, made, "c") == ({"pad": "off"}, ("S",), ()), "one link to S, two to T"
+    assert settings(rules, made, "d").conflict == ("pad",), "two links to each"
     assert settings(rules, made, "T").settings == {"pad": "off"}, "a switch is downstream of another"
 
 
@@ -62,14 +62,26 @@ def test_the_nearest_counts_whole(rules):
 
 def test_equally_near_and_of_one_mind(rules):
     made = graph({"S": switch(pad="off"), "T": switch(pad="off"), "a": under("S", "T")})
-    assert settings(rules, made, "a") == ({"pad": "off"}, ("S", "T"), False)
+    assert settings(rules, made, "a") == ({"pad": "off"}, ("S", "T"), ())
+
+
+def test_equally_near_they_are_compared_kernel_by_kernel(rules):
+    made = graph({"S": switch(pad="off", softmax="on"), "T": switch(pad="off", softmax="auto"), "a": under("S", "T")})
+    assert settings(rules, made, "a") == ({"pad": "off"}, ("S", "T"), ("softmax",)), "what they agree on is kept"
+
+
+def test_an_input_that_one_leaves_out_stands_for_its_default(rules):
+    made = graph({"S": switch(pad="off"), "T": switch(pad="off", softmax="auto"), "U": switch(pad="off", softmax="on"),
+                  "a": under("S", "T"), "b": under("S", "U")})
+    assert settings(rules, made, "a") == ({"pad": "off", "softmax": "auto"}, ("S", "T"), ())
+    assert settings(rules, made, "b") == ({"pad": "off"}, ("S", "U"), ("softmax",))
 
 
 def test_equally_near_and_at_odds(rules):
     made = graph({"U": switch(pad="on"), "S": switch("U", pad="off"), "T": switch("U", pad="auto"),
                   "a": under("S", "T"), "b": under("a")})
     for node_id in ("a", "b"):
-        assert settings(rules, made, node_id) == ({}, ("S", "T"), True), "the defaults apply, not the farther U"
+        assert settings(rules, made, node_id) == ({}, ("S", "T"), ("pad",)), "the defaults apply, not the farther U"
 
 
 def test_the_text_output_is_a_link_too(rules):
@@ -82,7 +94,7 @@ def test_an_expansion_without_a_switch_continues_at_the_node_that_made_it(rules)
                  [("P", {"P.1": under(), "P.2": under("P.1")}), ("P.2", {"P.2.1": under("P.1")}),
                   ("other", {"other.1": under()})])
     for node_id in ("P.1", "P.2", "P.2.1"):
-        assert settings(rules, made, node_id) == ({"pad": "off"}, ("S",), False)
+        assert settings(rules, made, node_id) == ({"pad": "off"}, ("S",), ())
     assert settings(rules, made, "other.1") == rules.NONE
 
 
@@ -103,13 +115,13 @@ def test_an_expansion_that_links_out_of_itself_follows_the_link(rules):
 
 def test_values_that_come_by_a_link(rules):
     made = graph({"text": under(), "S": switch(pad=["text", 0], softmax="on"), "a": under("S")})
-    assert settings(rules, made, "a") == ({}, ("S",), False), "it has not run: nothing is known, nothing is governed"
+    assert settings(rules, made, "a") == ({}, ("S",), ()), "it has not run: nothing is known, nothing is governed"
     assert settings(rules, made, "a", {"S": {"pad": "off", "softmax": "on"}}).settings["pad"] == "off"
 
 
 def test_one_of_two_has_not_run(rules):
     made = graph({"S": switch(pad=["text", 0]), "text": under(), "T": switch(pad="off"), "a": under("S", "T")})
-    assert settings(rules, made, "a") == ({"pad": "off"}, ("S", "T"), False)
+    assert settings(rules, made, "a") == ({"pad": "off"}, ("S", "T"), ())
 
 
 @pytest.mark.parametrize("value", [["gone", 0], ["S"], ["S", "x"], ["S", 0, 0], "S", {"S": 0}, None, [0, "S"]])

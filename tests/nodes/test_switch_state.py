@@ -231,8 +231,8 @@ def test_conflicts_are_known_before_the_nodes_run_and_after_the_prompt(world, ex
     assert executor.seen == {"b": [{}]}
     assert during == world.governor.conflicts() == [{
         "node": "b", "name": "Decode (#b)", "kind": "distance", "others": ["S", "T"],
-        "text": "Decode (#b) is equally near to MetalKernelsSwitch (#S), MetalKernelsSwitch (#T), which disagree: the "
-                "defaults apply to it."}]
+        "text": "Decode (#b) is equally near to MetalKernelsSwitch (#S), MetalKernelsSwitch (#T), which disagree "
+                "about pad: there the default applies."}]
     run(executor, {"b": node("See")})
     assert world.governor.conflicts() == []
 
