@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .values import ParityError, check_alike, plain
+from .values import ParityError, check_alike, check_number, on_cpu
 
 BLOCK = 1 << 20  # elements a block: 8 MiB in float64
 RELATIVE_FLOOR = 1e-3  # of the data range
@@ -163,8 +163,7 @@ def blocks(shape, limit=BLOCK):
 
 def as_float64(tensor):
     """On the CPU in float64; complex numbers as pairs."""
-    # Moved first and cast there: MPS has no float64, and stock MPS no FP8 casts.
-    tensor = plain(tensor).to("cpu")
+    tensor = on_cpu(tensor)
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     return tensor.to(torch.float64)
@@ -195,6 +194,7 @@ def _survey(value, tick):
 
 def _data_range(kind, reference, asked):
     """R and where it comes from."""
+    check_number("data_range", asked, "give a number above zero, or 0 to choose it by the kind of value.")
     if not math.isfinite(asked) or asked < 0:
         raise ParityError(f"data_range is {asked:g}: give a number above zero, or 0 to choose it by the kind of value.")
     if asked > 0:

@@ -13,6 +13,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from .metrics import as_float64, frame_indices
+from .values import on_cpu
 
 MAX_ROWS = 4
 SMALLEST, LARGEST = 256, 640  # a panel's longer edge in pixels
@@ -103,6 +104,7 @@ def _fold(tensor):
         height, width = math.prod(tensor.shape[:-1]), tensor.shape[-1]
         if max(height, width) <= 8 * min(height, width) and height * width <= 4 * limit:
             return as_float64(tensor).reshape(height, -1).numpy()
+    tensor = tensor if tensor.is_contiguous() else on_cpu(tensor)  # there a copy in rows is always possible
     flat = as_float64(tensor.reshape(-1)[:limit] if tensor.numel() > limit else tensor.reshape(-1)).reshape(-1)
     width = max(1, math.isqrt(flat.numel()))
     height = -(-flat.numel() // width)
@@ -115,7 +117,15 @@ def _colouring(kind, references):
     """plane -> [H, W, 3 or 1] in 0..1, the same mapping for both sides, made from the reference."""
     if kind in ("IMAGE", "MASK"):
         return lambda plane: plane[..., : 3 if plane.shape[-1] >= 3 else 1]
-    pixels = np.concatenate([plane.reshape(-1, plane.shape[-1]) for plane in references])
+    by_channels = {}  # the parts of a nested latent (video and audio) may differ in theirs
+    for plane in references:
+        by_channels.setdefault(plane.shape[-1], []).append(plane.reshape(-1, plane.shape[-1]))
+    mappings = {channels: _projection(np.concatenate(pixels)) for channels, pixels in by_channels.items()}
+    return lambda plane: mappings[plane.shape[-1]](plane)
+
+
+def _projection(pixels):
+    """plane [H, W, C] -> [H, W, 3 or 1] in 0..1 on the principal components of `pixels` [N, C]."""
     pixels = pixels[np.isfinite(pixels).all(axis=1)]
     if not len(pixels):
         return lambda plane: np.full((*plane.shape[:2], 1), 0.5)

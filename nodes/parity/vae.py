@@ -12,7 +12,7 @@ import torch
 from . import cpu_copy, estimate, kernels_used, plan
 from .compare import Comparison, compare
 from .vae_report import Facts, as_dict, describe
-from .values import ParityError, Value, read, short
+from .values import ParityError, Value, described, read, short
 from .watch import Watch, Work
 
 DECODE, ENCODE, ROUND_TRIP = "decode", "encode", "round trip"
@@ -132,10 +132,15 @@ def _source(thing, request):
         )
     if not tensor.is_floating_point():
         raise ParityError(f"{INPUT} is {_a(source.kind)} of {short(tensor.dtype)}: it must be floating point.")
-    if request.frames < 0:
-        raise ParityError(f"frames is {request.frames}: give 0 for all of them, or how many.")
-    if request.size < 1:
-        raise ParityError(f"size is {request.size}: give the edge of a crop or tile in pixels.")
+    for name, least, what in (
+        ("frames", 0, "give 0 for all of them, or how many."),
+        ("size", 1, "give the edge of a crop or tile in pixels."),
+    ):
+        asked = getattr(request, name)
+        if not isinstance(asked, int) or isinstance(asked, bool):
+            raise ParityError(f"{name} is {described(asked)}: {what}")
+        if asked < least:
+            raise ParityError(f"{name} is {asked}: {what}")
     if request.frames:
         tensor = tensor[:, :, : request.frames] if tensor.ndim == 5 else tensor[: request.frames]
     if not tensor.isfinite().any():

@@ -2,6 +2,7 @@
 
 Kinds: IMAGE (also the frames of a VIDEO), MASK, LATENT, AUDIO, CONDITIONING, TENSOR (anything else).
 """
+import numbers
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,12 +22,14 @@ class Value:
     kind     "IMAGE", "MASK", "LATENT", "AUDIO", "CONDITIONING" or "TENSOR".
     tensors  most values hold one; nested latents and conditionings hold several.
     origin   where it was computed, if that is not where its tensors are.
+    rate     an AUDIO's samples a second, where it says so.
     """
 
     name: str
     kind: str
     tensors: tuple
     origin: str = ""
+    rate: float | None = None
 
     @property
     def numel(self):
@@ -48,6 +51,22 @@ def plain(tensor):
     return tensor
 
 
+def on_cpu(tensor):
+    """`plain` on the CPU, in its own dtype. Cast it there: MPS has no float64, and stock MPS no FP8 casts or copies."""
+    tensor = plain(tensor)
+    if tensor.device.type != "cpu" and _is_fp8(tensor):
+        return tensor.view(torch.uint8).to("cpu").view(tensor.dtype)
+    return tensor.to("cpu")
+
+
+def check_number(name, thing, what):
+    """`thing` where it is a number: a linked input may carry anything. Raises ParityError, which says `what` to
+    give."""
+    if isinstance(thing, numbers.Real) and not isinstance(thing, bool):
+        return thing
+    raise ParityError(f"{name} is {described(thing)}: {what}")
+
+
 def short(dtype):
     """`float32` for torch.float32."""
     return str(dtype).removeprefix("torch.")
@@ -62,9 +81,14 @@ def read(name, thing):
     kind, tensors = _unpack(name, thing)
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
-            raise ParityError(f"{name} holds {_what(tensor)} where a tensor is expected: {_CONNECT}")
+            raise ParityError(f"{name} holds {described(tensor)} where a tensor is expected: {_CONNECT}")
         if tensor.layout != torch.strided:
             raise ParityError(f"{name} is a sparse tensor ({tensor.layout}): make it dense before comparing it.")
+        if tensor.device.type == "meta":
+            raise ParityError(
+                f"{name} is a meta tensor of shape {tuple(tensor.shape)}, which has a shape and no numbers: there is "
+                "nothing to compare."
+            )
         if tensor.numel() == 0:
             raise ParityError(f"{name} is an empty {kind} of shape {tuple(tensor.shape)}: there is nothing to compare.")
         if _is_integer_image(kind, tensor):
@@ -72,7 +96,7 @@ def read(name, thing):
                 f"{name} is an IMAGE of {short(tensor.dtype)}: ComfyUI's images are floats from 0 to 1, so convert it "
                 "first (image.float() / 255)."
             )
-    return Value(name, kind, tuple(tensors))
+    return Value(name, kind, tuple(tensors), rate=thing.get("sample_rate") if kind == "AUDIO" else None)
 
 
 def settle_masks(value, reference):
@@ -89,6 +113,11 @@ def check_alike(value, reference):
         raise ParityError(
             f"{value.name} is {_article(value.kind)} {value.kind} and {reference.name} is {_article(reference.kind)} "
             f"{reference.kind}: compare two values of the same kind (encode or decode one of them first)."
+        )
+    if None not in (value.rate, reference.rate) and value.rate != reference.rate:
+        raise ParityError(
+            f"{value.name} has a sample_rate of {value.rate} and {reference.name} of {reference.rate}: their "
+            "samples are not of the same moments, so resample one of them first."
         )
     if len(value.tensors) != len(reference.tensors):
         raise ParityError(
@@ -130,16 +159,23 @@ def _unpack(name, thing):
             return "CONDITIONING", [entry[0] for entry in thing]
         if all(isinstance(entry, torch.Tensor) for entry in thing):
             return "TENSOR", list(thing)
-    raise ParityError(f"{name} is {_what(thing)}, which holds no tensor to compare: {_CONNECT}")
+    raise ParityError(f"{name} is {described(thing)}, which holds no tensor to compare: {_CONNECT}")
 
 
 def _kind(tensor):
-    """IMAGE is [B, H, W, C], MASK a float [H, W] or [B, H, W]: a tensor doesn't say what it is, so shape decides."""
+    """IMAGE is [B, H, W, C], MASK a float [H, W] or [B, H, W]: a tensor doesn't say what it is, so shape decides. FP8
+    holds weights, whatever their shape."""
+    if _is_fp8(tensor):
+        return "TENSOR"
     if tensor.ndim == 4 and tensor.shape[-1] in IMAGE_CHANNELS:
         return "IMAGE"
     if tensor.ndim in (2, 3) and (tensor.is_floating_point() or tensor.dtype == torch.bool):
         return "MASK"
     return "TENSOR"
+
+
+def _is_fp8(tensor):
+    return tensor.is_floating_point() and tensor.dtype.itemsize == 1
 
 
 def _within_unit(tensor):
@@ -160,7 +196,8 @@ def _article(kind):
     return "an" if kind[0] in "AI" else "a"
 
 
-def _what(thing):
+def described(thing):
+    """`the str 'no'`, `nothing (None)`, `of type dict`: a value in a sentence."""
     if thing is None:
         return "nothing (None)"
     if isinstance(thing, (bool, int, float, str)):

@@ -3,6 +3,18 @@ import torch
 from torch import nn
 
 
+class Nested:
+    """As comfy.nested_tensor.NestedTensor: several tensors that say they are one."""
+
+    is_nested = True
+
+    def __init__(self, *tensors):
+        self.tensors = tensors
+
+    def unbind(self):
+        return list(self.tensors)
+
+
 class Model(nn.Module):
     """Two levels of convolution each way: 8 latent channels, a cell is 4 x 4 pixels.
 

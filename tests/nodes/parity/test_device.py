@@ -56,7 +56,7 @@ def test_a_faulty_device_is_found_and_the_repair_too(faulty):
     assert repaired.comparison.passed and repaired.comparison.metrics.psnr > 60
     assert torch.equal(stock.cpu.tensors[0], repaired.cpu.tensors[0])
     assert stock.data["vae"]["kernels"].get("pad", {}).get("taken", 0) == 0
-    assert repaired.data["vae"]["kernels"]["pad"]["taken"] == 25
+    assert repaired.data["vae"]["kernels"] == {"pad": {"taken": 25, "passed": 0}}
     assert repaired.data["vae"]["device"] == "mps float32" and "device side: mps float32" in repaired.text
     assert "This VAE runs on the CPU" not in repaired.text
     assert {w.device.type for w in vae.first_stage_model.parameters()} == {"mps"}
@@ -82,6 +82,15 @@ def test_the_copy_takes_no_memory_of_the_device(mps):
     with cpu_copy.CpuCopy(vae) as twin:
         assert {w.device.type for w in twin.first_stage_model.parameters()} == {"cpu"}
         assert before()["current"] == start == torch.mps.current_allocated_memory()
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (7,), (3, 300)])
+def test_fp8_on_the_device_is_compared_on_the_cpu(mps, shape):
+    compare = import_module(f"{NAME}.nodes.parity.compare").compare
+    reference = torch.randn(shape).to(torch.float8_e4m3fn)
+    on_the_device = reference.view(torch.uint8).to(mps).view(torch.float8_e4m3fn)
+    done = compare(on_the_device, reference, Tolerances(exact=True))
+    assert done.passed and "TENSOR" in done.text and "float8_e4m3fn on mps" in done.text
 
 
 def test_values_on_the_device_are_compared_on_the_cpu(mps):

@@ -127,6 +127,12 @@ def test_compare_of_equal_values(compare):
     ({"value": IMAGE, "reference": None}, "reference is nothing (None)"),
     ({"value": IMAGE, "reference": IMAGE, "max_abs_error": -0.5}, "max_abs_error is -0.5"),
     ({"value": IMAGE, "reference": IMAGE, "data_range": -1.0}, "data_range is -1"),
+    ({"value": IMAGE, "reference": IMAGE, "data_range": "x"}, "data_range is the str 'x'"),
+    ({"value": IMAGE, "reference": IMAGE, "data_range": None}, "data_range is nothing (None)"),
+    ({"value": IMAGE, "reference": IMAGE, "min_psnr": "x"}, "min_psnr is the str 'x'"),
+    ({"value": IMAGE, "reference": IMAGE, "max_rel_error": None}, "max_rel_error is nothing (None)"),
+    ({"value": IMAGE, "reference": IMAGE, "exact": "no"}, "exact is the str 'no': give true or false"),
+    ({"value": IMAGE, "reference": IMAGE, "exact": 1}, "exact is the int 1"),
 ])
 def test_compares_errors_are_one_sentence(compare, arguments, says):
     with pytest.raises(ValueError) as caught:

@@ -5,6 +5,7 @@ from importlib import import_module
 import pytest
 import torch
 from pack import NAME, load
+from parity_toys import Nested
 
 load()
 compare = import_module(f"{NAME}.nodes.parity.compare").compare
@@ -132,6 +133,25 @@ def test_a_latents_colours_mean_the_same_on_both_sides():
 def test_latents_of_any_number_of_channels(channels):
     one = {"samples": latent(channels)}
     assert sheet({"samples": one["samples"] * 1.01}, one).image.shape[-1] == 3
+
+
+def test_a_nested_latent_whose_parts_differ_in_channels_shows_the_part_that_differs():
+    """As video and audio of one latent: each part has a projection of its own."""
+    video, audio = torch.rand(1, 128, 2, 4, 4), torch.rand(1, 8, 4, 16)
+    reference = {"samples": Nested(video, audio)}
+    picture = sheet({"samples": Nested(video, audio + 1)}, reference)
+    assert [white for _, white in picture.rows] == [pytest.approx(1)]
+    picture = sheet({"samples": Nested(video + 2, audio + 1)}, reference)
+    assert sorted(white for _, white in picture.rows) == [pytest.approx(1), pytest.approx(2), pytest.approx(2)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_fp8_weights_have_a_picture(dtype, transposed):
+    one, other = torch.ones(4, 6).to(dtype), torch.full((4, 6), 3.0).to(dtype)
+    if transposed:
+        one, other = one.T, other.T
+    assert sheet(one, other).rows == ((0, 2.0),)
 
 
 def test_a_constant_latent_and_one_full_of_nan_beside_it():

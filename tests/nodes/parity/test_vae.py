@@ -161,6 +161,8 @@ def test_wrong_input_is_named(thing, operation, says):
 
 
 @pytest.mark.parametrize("change, says", [
+    ({"size": "x"}, "size is the str 'x'"), ({"size": None}, r"size is nothing \(None\)"),
+    ({"frames": "x"}, "frames is the str 'x'"), ({"frames": None}, r"frames is nothing \(None\)"),
     ({"size": 0}, "size is 0"), ({"frames": -1}, "frames is -1"), ({"region": "corner"}, "region is 'corner'"),
 ])
 def test_wrong_settings_are_named(change, says):

@@ -5,23 +5,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from pack import NAME, load
+from parity_toys import Nested
 
 load()
 values = import_module(f"{NAME}.nodes.parity.values")
 
 IMAGE = torch.zeros(2, 4, 5, 3)
-
-
-class Nested:
-    """As comfy.nested_tensor.NestedTensor: several tensors that say they are one."""
-
-    is_nested = True
-
-    def __init__(self, *tensors):
-        self.tensors = tensors
-
-    def unbind(self):
-        return list(self.tensors)
 
 
 @pytest.mark.parametrize("thing, kind, shapes", [
@@ -30,6 +19,8 @@ class Nested:
     (torch.zeros(1, 4, 5), "MASK", [(1, 4, 5)]),
     (torch.zeros(4, 5, dtype=torch.bool), "MASK", [(4, 5)]),
     (torch.zeros(4, 5, dtype=torch.int64), "TENSOR", [(4, 5)]),
+    (torch.zeros(4, 5).to(torch.float8_e4m3fn), "TENSOR", [(4, 5)]),
+    (torch.zeros(8, 8, 3, 3).to(torch.float8_e5m2), "TENSOR", [(8, 8, 3, 3)]),
     (torch.zeros(7), "TENSOR", [(7,)]),
     (torch.tensor(1.0), "TENSOR", [()]),
     ({"samples": torch.zeros(1, 4, 8, 8)}, "LATENT", [(1, 4, 8, 8)]),
@@ -60,6 +51,7 @@ def test_kinds(thing, kind, shapes):
     (torch.zeros(8, 8, 3, dtype=torch.uint8), "convert it first (image.float() / 255)"),
     (torch.zeros(1, 8, 8, 3, dtype=torch.int64), "value is an IMAGE of int64"),
     (torch.zeros(4, 4).to_sparse(), "value is a sparse tensor"),
+    (torch.zeros(4, 5, device="meta"), "value is a meta tensor of shape (4, 5), which has a shape and no numbers"),
 ])
 def test_what_cannot_be_compared_is_named(thing, says):
     with pytest.raises(values.ParityError) as caught:
@@ -72,6 +64,8 @@ def test_what_cannot_be_compared_is_named(thing, says):
     (IMAGE, IMAGE[:1], "value has shape (2, 4, 5, 3) and reference (1, 4, 5, 3)"),
     (IMAGE, {"samples": IMAGE}, "value is an IMAGE and reference is a LATENT: compare two values of the same kind"),
     ([torch.zeros(1)], [torch.zeros(1), torch.zeros(1)], "value holds 1 tensors and reference 2"),
+    ({"waveform": torch.zeros(1, 2, 9), "sample_rate": 44100}, {"waveform": torch.zeros(1, 2, 9), "sample_rate": 48000},
+     "value has a sample_rate of 44100 and reference of 48000"),
     (torch.zeros(3, dtype=torch.complex64), torch.zeros(3), "value is complex64 and reference float32"),
 ])
 def test_sides_that_do_not_match(value, reference, says):
