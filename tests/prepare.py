@@ -8,5 +8,5 @@ if sys.platform != "darwin":
         import softmetal
         from softmetal.device import build
 
-    with waiting("Compiling the software Metal device (once) ", progress=lambda: (*build.progress(), "C++ files")):
+    with waiting("Compiling the device (once) ", progress=lambda: (*build.progress(), "C++ files")):
         softmetal.activate()

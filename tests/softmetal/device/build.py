@@ -92,7 +92,8 @@ def _build(library: Path) -> ModuleType:
     objects.mkdir(exist_ok=True)
     (objects / "lock").unlink(missing_ok=True)  # torch's own lock, left behind by a killed build, would wait for ever
     includes = [str(path) for path in (*_FOLDERS, _HEADERS)]
-    print(f"softmetal: building the mps device for {library.parent.name} ...", file=sys.stderr)
+    over = "\r" if sys.stderr.isatty() else ""  # a bar may stand there
+    print(f"{over}{f'softmetal: building the mps device for {library.parent.name} ...':<78}", file=sys.stderr)
     module = cpp_extension.load(_NAME, [str(file) for file in sources()], extra_cflags=_FLAGS,
                                 extra_include_paths=includes, build_directory=str(objects))
     copy = library.with_suffix(f".{os.getpid()}")
