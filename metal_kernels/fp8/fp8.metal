@@ -543,8 +543,8 @@ template <typename T>
 
 // y[m, n] = (sum over k of x[m, k] * w[n, k]) * x_scale[m] * scale[n] + bias[n]. A SIMD-group holds `rows_each` rows of the
 // weight; its lanes take chunks of `chunk` adjacent k in turn, so that a SIMD-group reads 512 adjacent bytes at once. The
-// x that meets them is widened once and serves all of its rows. With `split` > 1 that many SIMD-groups share the rows, each a part of
-// the chunks, and threadgroup memory adds them up in order: the same bits under any schedule.
+// x that meets them is widened once and serves all of its rows. With `split` > 1 that many SIMD-groups share the rows, each a part
+// of the chunks, and threadgroup memory adds them up in order: the same bits under any schedule.
 struct GemvLaunch {
   long rows;          // N
   long cols;          // K

@@ -79,6 +79,15 @@ def saved(x):
     return torch.load(buffer, map_location=x.device)
 
 
+def on_cpu(move, x, i, m):
+    """What the CPU gives; where this torch's CPU kernel has no FP8 (index, in 2.9), what it gives for the bytes."""
+    try:
+        return move(x, i, m)
+    except NotImplementedError:
+        result = move(x.view(torch.uint8), i, m)
+        return result if result is None else result.view(x.dtype)
+
+
 def inputs(fp8, dtype, layout):
     x = fp8.every_byte(dtype)
     if layout == "transposed":
@@ -96,7 +105,7 @@ def test_moves(fp8, no_faults, move, layout):
         layout = "offset"  # they view
     for dtype in (E4M3, E5M2):
         cpu, mps = inputs(fp8, dtype, layout)
-        fp8.assert_same(MOVES[move](*mps), MOVES[move](*cpu), dtype)
+        fp8.assert_same(MOVES[move](*mps), on_cpu(MOVES[move], *cpu), dtype)
 
 
 @pytest.mark.parametrize("write", WRITES)
@@ -106,7 +115,7 @@ def test_writes(fp8, no_faults, write):
         x, y = x.clone(), y.clone()
         version = y._version
         result = WRITES[write](y, *mps)
-        WRITES[write](x, *cpu)
+        on_cpu(WRITES[write], x, *cpu)
         fp8.assert_same(y, x, dtype)
         assert y._version > version
         assert result is None or result.data_ptr() >= y.data_ptr()
