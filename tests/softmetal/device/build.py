@@ -46,7 +46,7 @@ def load() -> ModuleType:
     if _module is not None:
         return _module
     runtime.load()  # the extension's smr_* symbols are the runtime's
-    library = runtime.build_directory() / f"{_NAME}-{_digest()}.so"
+    library = _library()
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
         with open(library.parent / f"{_NAME}.building", "w") as guard:
@@ -58,8 +58,17 @@ def load() -> ModuleType:
     return _module
 
 
+def _library() -> Path:
+    return runtime.build_directory() / f"{_NAME}-{_digest()}.so"
+
+
 def progress() -> tuple[int, int]:
-    """(C++ files of the extension whose objects are newer than they are, C++ files in all), for whoever waits."""
+    """(C++ files of the extension that need no compiling any more, C++ files in all), for whoever waits.
+
+    Until the extension is there, objects count that are newer than their source and every header.
+    """
+    if _library().exists():
+        return len(sources()), len(sources())
     headers = [file for folder in (*_FOLDERS, _HEADERS) for file in folder.glob("*.h")]
     newest = max((file.stat().st_mtime for file in headers), default=0.0)
     objects = _objects(runtime.build_directory())
