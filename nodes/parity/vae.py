@@ -20,6 +20,7 @@ INPUT = "image_or_latent"  # the node's input, for messages
 OPERATIONS = (DECODE, ENCODE, ROUND_TRIP)
 DEVICE_SHARE = 0.1  # of the progress bar
 RESULT = {ENCODE: "LATENT", DECODE: "IMAGE"}
+PARTS = {ENCODE: "encoder", DECODE: "decoder"}  # where a model keeps what a step runs
 _INSTEAD = "run it with --cpu in a second ComfyUI and compare the two results with Metal Parity Compare."
 
 
@@ -164,7 +165,7 @@ def _steps(vae, source, request):
         raise ParityError(f"vae ({type(vae).__name__}) holds no torch module, so it can't be copied to the CPU.")
     for step in steps:
         model = getattr(vae, "first_stage_model", roots[0])
-        part = getattr(model, {ENCODE: "encoder", DECODE: "decoder"}[step], model)
+        part = getattr(model, PARTS[step], model)
         if part is None or not (callable(getattr(vae, step, None)) and callable(getattr(model, step, model))):
             raise _cannot(vae, step)
     return steps
@@ -208,8 +209,12 @@ def _need(vae, steps, source, places, pieces, available):
     return estimate.memory(vae, steps, shape, pixels, available)
 
 
-def _run(vae, job, tick, done, weights=()):
-    """`Side` of one side. `tick(flops so far)` before every torch call, `done(fraction)` after each piece."""
+def _run(vae, job, tick, done, weights=None):
+    """`Side` of one side. `tick(flops so far)` before every torch call, `done(fraction)` after each piece.
+
+    `weights` are the copy's, where a copy runs. That none of them takes part is fine (not every VAE computes with what
+    it holds) unless others do in their place.
+    """
     start, work, count = time.perf_counter(), Work(), 0
     outputs = [[] for _ in job.steps]
     for item in job.pieces:
@@ -220,7 +225,7 @@ def _run(vae, job, tick, done, weights=()):
                 for position, step in enumerate(job.steps):
                     cut = _step(vae, step, cut)
                     parts[position].append(plan.kept(cut.detach().to("cpu"), window, _axes(step, cut)))
-            if weights and not watch.used:
+            if watch.foreign and not watch.used:
                 raise ParityError(
                     f"This VAE ({type(vae).__name__}) runs weights that are not among its attributes, so the CPU side "
                     f"would be the device side again: {_INSTEAD}"
@@ -263,6 +268,10 @@ def _step(vae, step, tensor):
         result = getattr(vae, step)(tensor)
     except NotImplementedError as problem:
         raise _cannot(vae, step) from problem
+    except AttributeError as problem:
+        if _lacks_part(vae, step, problem):
+            raise _cannot(vae, step) from problem
+        raise
     if isinstance(result, dict):
         result = result.get("samples")
     if not isinstance(result, torch.Tensor) or result.ndim not in (4, 5) or result.numel() == 0:
@@ -271,6 +280,12 @@ def _step(vae, step, tensor):
     if step == DECODE and result.ndim == 5:
         result = result.reshape(-1, *result.shape[-3:])  # a video's frames, as ComfyUI's VAE Decode does
     return result
+
+
+def _lacks_part(vae, step, problem):
+    """Whether the model asked itself for an encoder or decoder that it doesn't have: some are made without."""
+    part, model = PARTS[step], getattr(vae, "first_stage_model", vae)
+    return not hasattr(model, part) and f"'{part}'" in str(problem)
 
 
 def _axes(step, tensor):

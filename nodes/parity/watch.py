@@ -37,26 +37,27 @@ class Watch(TorchFunctionMode):
     """Enter round one side's run.
 
     tick     called before every torch call with the `Work` done so far; raise from it to cancel.
-    weights  parameters that must take part: `used` says whether any did.
+    weights  a CPU copy's tensors: `used` says whether any took part, and until one does `foreign` whether anything else
+             did that could hold the result: another module's parameter, a tensor that is not on the CPU.
 
     `work` is what was done; its flops are those of convolutions, linear layers, products and attention. Random numbers
     come from a private generator on the CPU in float32, so that both sides draw the same and the user's seed stays
     untouched.
     """
 
-    def __init__(self, tick=lambda work: None, weights=()):
+    def __init__(self, tick=lambda work: None, weights=None):
         super().__init__()
         self.tick = tick
         self.work = Work()
-        self.used = False
-        self._weights = {id(weight) for weight in weights}
+        self.used = self.foreign = False
+        self._weights = None if weights is None else {id(weight) for weight in weights}
         self._generator = torch.Generator("cpu").manual_seed(SEED)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         self.tick(self.work)
-        if not self.used and self._weights:
-            self.used = any(id(argument) in self._weights for argument in (*args, *kwargs.values()))
+        if not self.used and self._weights is not None:
+            self._look_for_weights((*args, *kwargs.values()))
         drawn = self._draw(func, args, kwargs)
         if drawn is not None:
             return drawn
@@ -64,6 +65,14 @@ class Watch(TorchFunctionMode):
         if isinstance(result, torch.Tensor):
             self.work.add(Work(1, _written(func, args, result), _flops(func, args, kwargs, result)))
         return result
+
+    def _look_for_weights(self, arguments):
+        self.used = any(id(argument) in self._weights for argument in arguments)
+        self.foreign |= any(
+            isinstance(argument, torch.nn.Parameter) and id(argument) not in self._weights
+            or isinstance(argument, torch.Tensor) and argument.device.type != "cpu"
+            for argument in arguments
+        )
 
     def _draw(self, func, args, kwargs):
         """The result of a random call, drawn on the CPU; None for any other call."""

@@ -93,6 +93,16 @@ def test_fp8_on_the_device_is_compared_on_the_cpu(mps, shape):
     assert done.passed and "TENSOR" in done.text and "float8_e4m3fn on mps" in done.text
 
 
+def test_a_result_that_comes_from_the_device_is_no_cpu_side(mps):
+    """No weight of the copy takes part, and no parameter of another module that could be seen."""
+    values = import_module(f"{NAME}.nodes.parity.values")
+    vae = WanVAE(mps)
+    pictures = torch.rand(1, 256, 256, 3, device=mps)
+    vae.decode = lambda latent: pictures
+    with pytest.raises(values.ParityError, match="runs weights that are not among its attributes"):
+        vae_parity.parity(vae, {"samples": vae.latent.cpu()}, vae_parity.Request("decode"), Tolerances())
+
+
 def test_values_on_the_device_are_compared_on_the_cpu(mps):
     compare = import_module(f"{NAME}.nodes.parity.compare").compare
     picture = torch.rand(1, 8, 8, 3)

@@ -182,6 +182,10 @@ def no_encoder(vae):
     vae.first_stage_model.encoder = None
 
 
+def deleted_encoder(vae):
+    del vae.first_stage_model.encoder
+
+
 def not_implemented(vae):
     def encode(pixels):
         raise NotImplementedError
@@ -190,7 +194,8 @@ def not_implemented(vae):
 
 
 @pytest.mark.parametrize("operation", ["encode", "round trip"])
-@pytest.mark.parametrize("remove", [no_method, no_model_method, no_encoder, not_implemented])
+@pytest.mark.parametrize("remove", [no_method, no_model_method, no_encoder, deleted_encoder,
+                                    not_implemented])
 def test_a_vae_without_encoder_is_named(remove, operation):
     vae = ToyVAE()
     remove(vae)
@@ -312,6 +317,43 @@ def test_a_vae_that_does_not_run_what_it_holds_is_refused():
     hidden = ToyVAE()
     vae = types.SimpleNamespace(first_stage_model=Model(), decode=lambda z: hidden.decode(z))
     with pytest.raises(values.ParityError, match="runs weights that are not among its attributes"):
+        parity(vae, latent())
+
+
+class PixelSpace(torch.nn.Module):
+    """As ComfyUI's "pixel_space": its one parameter takes no part, picture and latent are the same numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.pixel_space_vae = torch.nn.Parameter(torch.tensor(1.0))
+
+    def encode(self, x):
+        return x
+
+    decode = encode
+
+
+@pytest.mark.parametrize("operation, thing", [
+    ("decode", latent(1, 3, 8, 8)), ("encode", image()), ("round trip", image()),
+])
+def test_a_vae_whose_weights_take_no_part_is_compared(operation, thing):
+    vae = ToyVAE()
+    vae.first_stage_model = PixelSpace()
+    done = parity(vae, thing, operation)
+    assert 40 < done.comparison.metrics.psnr < 70, "bfloat16 on one side, float32 on the other"
+
+
+def test_a_module_without_weights_hides_none():
+    hidden = ToyVAE()
+    vae = types.SimpleNamespace(first_stage_model=torch.nn.Identity(), decode=lambda z: hidden.decode(z))
+    with pytest.raises(values.ParityError, match="runs weights that are not among its attributes"):
+        parity(vae, latent())
+
+
+def test_an_attribute_error_of_another_kind_reaches_the_user_as_it_is():
+    vae = ToyVAE()
+    vae.decode = lambda z: z.no_such_thing
+    with pytest.raises(AttributeError, match="no_such_thing"):
         parity(vae, latent())
 
 
