@@ -73,6 +73,11 @@ def modes() -> dict[str, str]:
     return {switch.kernel.name: switch.mode for switch in _installation.switches}
 
 
+def needed() -> tuple[str, ...]:
+    """The kernels that this torch needs, which `auto` patches, whatever their modes are now."""
+    return tuple(switch.kernel.name for switch in _installation.switches if switch.need.patch)
+
+
 def registered_now() -> tuple[str, ...]:
     """The kernels whose ops are registered with torch at this moment."""
     return tuple(switch.kernel.name for switch in _installation.switches if switch.registered)
@@ -108,6 +113,7 @@ __all__ = [
     "KERNELS",
     "install",
     "modes",
+    "needed",
     "passed",
     "registered",
     "registered_now",

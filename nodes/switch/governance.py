@@ -88,10 +88,15 @@ def written(node, kernels):
     return values if all(map(is_mode, values.values())) else None
 
 
-def may_switch_on(node, kernels):
-    """The kernels that this switch sets to `on`, or takes from a link."""
-    inputs = node.get("inputs", {})
-    return {kernel for kernel in kernels if inputs.get(kernel) == "on" or is_link(inputs.get(kernel))}
+def switched_on(values, needed):
+    """The kernels that these values switch on where torch needs those of `needed`."""
+    return {kernel for kernel, value in values.items() if value == "on" or (value == "auto" and kernel in needed)}
+
+
+def may_switch_on(node, kernels, needed):
+    """The kernels that this switch switches on, or takes from a link."""
+    inputs = {kernel: value for kernel, value in node.get("inputs", {}).items() if kernel in kernels}
+    return switched_on(inputs, needed) | {kernel for kernel, value in inputs.items() if is_link(value)}
 
 
 def is_mode(value):

@@ -21,13 +21,18 @@ def set_workflow(settings):
 
 
 def hold(kernels):
-    """Context manager: these kernels' ops stay registered with torch, so that a switch can set them to `on`."""
+    """Context manager: these kernels' ops stay registered with torch, so that a switch can switch them on."""
     return library.metal_kernels.registered(*sorted(kernels)) if kernels else nullcontext()
 
 
 def registered():
     """The kernels whose ops are registered now; a prompt without switches can meet no other."""
     return library.metal_kernels.registered_now() if library.metal_kernels is not None else ()
+
+
+def needed():
+    """The kernels that `auto` patches here, whatever their modes are now."""
+    return library.metal_kernels.needed() if library.metal_kernels is not None else ()
 
 
 def modes():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .. import execution
 from . import kernels
-from .governance import NONE, SWITCH, as_text, check, from_text, govern, is_switch, may_switch_on, written
+from .governance import NONE, SWITCH, as_text, check, from_text, govern, is_switch, may_switch_on, switched_on, written
 
 log = logging.getLogger("metal_kernels")
 
@@ -34,6 +34,7 @@ class Session:
         self.overlapped = {}  # node id -> ids of the nodes that it overlapped with
         self.taken = {}  # node id -> {kernel: calls}
         self.held = ExitStack()
+        self.standing = switched_on(kernels.modes(), kernels.needed())  # whatever prompt runs
         self.begun = False
         self._looked_at = -1
         self._has_switch = any(node.get("class_type") == SWITCH for node in prompt.prompt.values())
@@ -51,7 +52,22 @@ class Session:
         return self._has_switch
 
     def values_of(self, switch_id):
-        """The switch's values: from its widgets; else its own run in this prompt; else its cached output. Else None."""
+        """The switch's values: from its widgets; else its own run in this prompt; else its cached output. Else None.
+
+        A switch made by expansion comes too late to have ops registered. What another switch has had registered must
+        not help it: the results' cache keys know nothing of that one.
+        """
+        values = self._said(switch_id)
+        if values is None or self.graph.get_parent_node_id(switch_id) is None:
+            return values
+        late = self.late(values)
+        return {kernel: value for kernel, value in values.items() if kernel not in late}
+
+    def late(self, values):
+        """The kernels that these values can't switch on when they come from a switch made by expansion."""
+        return switched_on(values, kernels.needed()) - self.standing
+
+    def _said(self, switch_id):
         values = written(self.graph.get_node(switch_id), kernels.names())
         if values is None and switch_id not in self.values:
             outputs = self.prompt.cached_outputs(switch_id)
@@ -88,7 +104,10 @@ class Governor(execution.Listener):
             if self._modes is not None:
                 execution.drop_cache()  # results of nodes that no switch governs were made under other defaults
             self._modes = modes
-        return bool(kernels.registered()) or any(node.get("class_type") == SWITCH for node in prompt.values())
+        wanted = bool(kernels.registered()) or any(node.get("class_type") == SWITCH for node in prompt.values())
+        if not wanted and self._session is None:
+            self._conflicts, self._taken = [], {}  # there are none in this prompt, which is the last one from now on
+        return wanted
 
     def prompt_started(self, prompt):
         names = kernels.names()
@@ -96,7 +115,8 @@ class Governor(execution.Listener):
             session = Session(prompt)
             self._sessions.append(session)
             switches = [node for node in prompt.prompt.values() if node.get("class_type") == SWITCH]
-            session.held.enter_context(kernels.hold(set().union(*(may_switch_on(node, names) for node in switches))))
+            hold = set().union(*(may_switch_on(node, names, kernels.needed()) for node in switches))
+            session.held.enter_context(kernels.hold(hold))
 
     def node_started(self, node_id):
         with self._lock:
@@ -149,7 +169,9 @@ class Governor(execution.Listener):
         if self._session is None or not self._session.calls:
             if execution.problem() and any(value != "auto" for value in values.values()):
                 raise ValueError(f"The Metal Kernels Switch can switch nothing here: {execution.problem()}.")
-            return  # called outside a prompt, or nothing is registered that could be switched
+            if self._session is None:  # nothing is registered that could be switched, or there is no prompt
+                _warn_late(values, switched_on(values, kernels.needed()))
+            return
         with self._lock:
             session = self._session
             node_id = session.calls[-1].node_id
@@ -159,16 +181,14 @@ class Governor(execution.Listener):
                     f"{session.prompt.name(node_id)} was given a list of different values ({as_text(known)}, then "
                     f"{as_text(values)}): a switch governs with one set of values. Use one switch for each."
                 )
-            late = {kernel for kernel, value in values.items() if value == "on"} - set(kernels.registered())
-            if late and session.graph.get_parent_node_id(node_id) is not None:
-                log.warning(
-                    "Metal Kernels: a switch that was made while the graph ran sets %s to on; ops are registered "
-                    "before a graph runs, so this does nothing. Put a switch that says so into the graph itself.",
-                    ", ".join(sorted(late)))
+            if session.graph.get_parent_node_id(node_id) is not None:
+                _warn_late(values, session.late(values))
 
     def conflicts(self):
         with self._lock:
-            return _conflicts(self._session) if self._session is not None else list(self._conflicts)
+            if self._session is not None:
+                return _conflicts(self._session)
+            return list(self._conflicts) if execution.problem() is None else []  # the last one may be long ago
 
     def kernels_taken(self, node_id):
         with self._lock:
@@ -206,6 +226,14 @@ class Governor(execution.Listener):
             new = calls - call.before.get(kernel, 0)
             if new > 0:
                 taken[kernel] = taken.get(kernel, 0) + new
+
+
+def _warn_late(values, late):
+    if late:
+        log.warning(
+            "Metal Kernels: a switch that was made while the graph ran says %s; ops are registered before a graph "
+            "runs, so this does nothing. Put a switch that says so into the graph itself.",
+            as_text({kernel: value for kernel, value in values.items() if kernel in late}))
 
 
 def _conflicts(session):

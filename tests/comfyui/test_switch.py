@@ -299,6 +299,48 @@ def test_on_where_nothing_is_registered_is_registered_for_the_prompt_alone(comfy
         comfyui.post("/test/mode", {"pad": "auto"})
 
 
+def test_auto_patches_what_the_process_has_switched_off(comfyui):
+    """Whatever other switches are in the graph, so that warm is as cold."""
+    comfyui.post("/test/mode", {"pad": "off"})
+    try:
+        graph = {"S": switch(pad="auto"), "q": pad("S", seed=35), "beside": pad(seed=36)}
+        assert by(comfyui.run(graph), "q", "beside") == ["pack", "stock"]
+        for extra in {"T": switch(pad="on"), "r": pad("T", seed=37)}, {}:
+            assert by(comfyui.run({**graph, **extra}), "q") == "pack"
+        assert "pad" not in comfyui.get("/test/state")["registered"]
+        linked = {"t": node("TestText", text="auto"), "S": switch(pad=("t", 0)), "p": pad("S", seed=38)}
+        assert by(comfyui.run(linked), "p") == "pack"
+    finally:
+        comfyui.post("/test/mode", {"pad": "auto"})
+
+
+def test_a_switch_inside_an_expansion_cannot_register_and_says_so(comfyui):
+    def digest(**more):
+        entry = comfyui.run({"E": node("TestExpand", inner="on"), "2": node("TestShow", value=("E", 2)), **more})
+        return entry["outputs"]["2"]["shown"][0]["text"]
+
+    comfyui.post("/test/mode", {"pad": "off"})
+    try:
+        alone = digest()
+        assert "a switch that was made while the graph ran says pad=on; ops are registered before" in comfyui.log
+        comfyui.forget()
+        assert digest(T=switch(pad="on"), r=pad("T", seed=39)) == alone
+    finally:
+        comfyui.post("/test/mode", {"pad": "auto"})
+
+
+def test_status_speaks_of_this_prompt(comfyui):
+    """Also where nothing is registered, so that a prompt without a switch is not followed."""
+    registered = comfyui.get("/test/state")["registered"]
+    comfyui.post("/test/mode", dict.fromkeys(registered, "off"))
+    try:
+        comfyui.run({"S": switch(pad="off"), "T": switch(pad="on"), "b": pad("S", "T", seed=33)})
+        entry = comfyui.run({"status": node("MetalKernelsStatus")})
+        assert "equally near" not in entry["outputs"]["status"]["text"][0]
+    finally:
+        comfyui.post("/test/mode", dict.fromkeys(registered, "auto"))
+
+
 def test_a_changed_default_leaves_no_stale_result(comfyui):
     graph = {"p": pad(seed=40)}
     assert by(comfyui.run(graph), "p") == "pack"

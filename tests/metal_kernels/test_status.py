@@ -53,14 +53,18 @@ def test_an_obstacle_is_named_once(core, make_kernel, mps):
 
 
 def test_what_the_nodes_ask(core, mps):
-    """modes(), registered_now() and taken(): at each prompt and round every node."""
+    """modes(), needed(), registered_now() and taken(): at each prompt and round every node."""
     core.face.uninstall()
     names = [kernel.name for kernel in core.face.KERNELS]
     assert core.face.modes() == dict.fromkeys(names, "auto") and core.face.registered_now() == ()
     core.face.install()
     try:
         core.face.reset_counters()
-        core.face.set_mode(pad="on")
+        needed = core.face.needed()
+        assert set(core.face.registered_now()) == set(needed), "all modes are auto"
+        core.face.set_mode("off")
+        assert core.face.needed() == needed and core.face.registered_now() == ()
+        core.face.set_mode("auto", pad="on")
         assert core.face.modes()["pad"] == "on" and "pad" in core.face.registered_now()
         before = core.face.taken().get("pad", 0)
         F.pad(torch.zeros(3, device=mps), (1, 1))

@@ -142,8 +142,10 @@ def test_a_diamond_of_many_levels_is_walked_once(rules):
 
 
 def test_what_may_have_to_be_registered(rules):
-    node = switch(pad="on", softmax=["text", 0], linear="off")
-    assert rules.may_switch_on(node, ("pad", "softmax", "linear", "fp8")) == {"pad", "softmax"}
+    node = switch(pad="on", softmax=["text", 0], linear="off", fp8="auto")
+    kernels = "pad", "softmax", "linear", "fp8", "grouped_mm"
+    assert rules.may_switch_on(node, kernels, ()) == {"pad", "softmax"}
+    assert rules.may_switch_on(node, kernels, ("linear", "fp8", "grouped_mm")) == {"pad", "softmax", "fp8"}
 
 
 @pytest.mark.parametrize("value", ["ON", "", "yes", None, 1, True, ["on"], {"on": 1}])

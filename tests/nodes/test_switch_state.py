@@ -17,6 +17,7 @@ class Library:
         self.layer, self.history, self.held, self.counts = {}, [], set(), {"pad": 0, "softmax": 0}
         self.process = {"pad": "auto", "softmax": "auto"}
         self.patched = {"pad"}
+        self.need = {"pad"}
 
     def names(self):
         return "pad", "softmax"
@@ -34,6 +35,9 @@ class Library:
     def registered(self):
         return tuple(sorted(self.patched | self.held))
 
+    def needed(self):
+        return tuple(self.need)
+
     def modes(self):
         return dict(self.process)
 
@@ -48,7 +52,7 @@ def world(monkeypatch):
     hooks = pack.nodes.execution
     state = importlib.import_module(f"{pack.__name__}.nodes.switch.state")
     library, governor = Library(), state.Governor()
-    for name in ("names", "set_workflow", "hold", "registered", "modes", "taken"):
+    for name in ("names", "set_workflow", "hold", "registered", "needed", "modes", "taken"):
         monkeypatch.setattr(state.kernels, name, getattr(library, name))
     monkeypatch.setattr(state, "governor", governor)
     monkeypatch.setattr(hooks, "_listeners", [governor])
@@ -249,18 +253,46 @@ def test_an_expansion_is_governed_and_its_cache_key_says_so(world, executor):
 def test_a_switch_inside_an_expansion_governs_there(world, executor, caplog):
     run(executor, {"E": node("Expand", makes={"T": switch(pad="off", softmax="on"), "E.1": under("See", "T"),
                                               "E.2": node("See")})})
-    assert executor.seen == {"E.1": [{"pad": "off", "softmax": "on"}], "E.2": [{}]}
-    assert "sets softmax to on; ops are registered before a graph runs" in caplog.text
+    assert executor.seen == {"E.1": [{"pad": "off"}], "E.2": [{}]}
+    assert "says softmax=on; ops are registered before a graph runs" in caplog.text
 
 
-def test_what_a_switch_sets_to_on_or_takes_from_a_link_is_registered_for_the_prompt(world, executor):
+@pytest.mark.parametrize("mode", ["on", "auto"])
+def test_a_switch_inside_an_expansion_does_the_same_whatever_another_has_registered(world, executor, caplog, mode):
+    """The cache keys of what it governs know nothing of the other."""
+    world.library.process, world.library.patched = {"pad": "off", "softmax": "off"}, set()
+    inner = {"E": node("Expand", makes={"T": switch(pad=mode), "E.1": under("See", "T")})}
+    for graph in inner, {"S": switch(pad="on"), "a": under("See", "S"), **inner}:
+        caplog.clear()
+        executor.caches.outputs.entries.clear()
+        run(executor, graph)
+        assert executor.seen.pop("E.1") == [{}] and f"says pad={mode}; ops are registered" in caplog.text
+    assert executor.seen == {"a": [{"pad": "on"}]}
+
+
+def test_what_a_switch_switches_on_or_takes_from_a_link_is_registered_for_the_prompt(world, executor):
     held = []
     executor.functions["See"] = lambda *_: held.append(set(world.library.held))
     for inputs, expected in [({"pad": "on"}, {"pad"}), ({"pad": "off", "softmax": "auto"}, set()),
-                             ({"pad": "auto", "softmax": ["a", 0]}, {"softmax"})]:
+                             ({"pad": "auto", "softmax": ["a", 0]}, {"pad", "softmax"}),
+                             ({"pad": "auto", "softmax": "auto"}, {"pad"})]:
         executor.caches.outputs.entries.clear()
         run(executor, {"a": node("See"), "S": switch("a", items=[{"softmax": "on"}], **inputs)})
         assert held.pop() == expected and world.library.held == set()
+
+
+def test_conflicts_are_of_this_prompt_even_where_it_is_not_followed(world, executor):
+    world.library.patched = set()
+    prompt = {"S": switch(pad="off"), "T": switch(pad="on"), "b": under("Pad", "S", "T")}
+    run(executor, prompt)
+    assert world.governor.conflicts() and world.governor.kernels_taken("b")
+    during = []
+    executor.functions["Text"] = lambda *_: during.append(world.governor.conflicts())
+    run(executor, {"t": node("Text")})
+    assert during == [[]] and world.governor.conflicts() == [] and world.governor.kernels_taken("b") == {}
+    run(executor, prompt)
+    world.hooks.uninstall()
+    assert world.governor.conflicts() == [], "prompts go by unseen"
 
 
 def test_a_node_that_runs_a_prompt_of_its_own(world, executor):
