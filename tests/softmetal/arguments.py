@@ -1,5 +1,6 @@
 """compile_shader's arguments: from Python values to the bytes that a kernel sees, with torch's own errors."""
 
+import re
 import struct
 
 import torch
@@ -14,6 +15,15 @@ _CASTS = {
 }
 _MAX_BYTES = 4096  # setBytes' limit
 _INT64 = range(-(2**63), 2**63)
+
+
+class Packed(bytes):
+    """The bytes of an argument by value. kind, item_size: of what they were made ("int64", 8)."""
+
+    def __new__(cls, data: bytes, kind: str, item_size: int):
+        made = super().__new__(cls, data)
+        made.kind, made.item_size = kind, item_size
+        return made
 
 
 class ArgumentCasts:
@@ -35,7 +45,7 @@ class ArgumentCasts:
         else:
             raise RuntimeError(f"Unexpected caster arg type {type(casts).__name__}")
 
-    def bytes_of(self, index: int, values: list, kind: type) -> bytes:
+    def bytes_of(self, index: int, values: list, kind: type) -> Packed:
         """The array of `values` (all int or all float) as the kernel gets it: int64, float32, or cast."""
         cast = self.by_index.get(index, self.default)
         if kind is int:
@@ -45,14 +55,16 @@ class ArgumentCasts:
                         f"Unable to cast Python instance of type <class 'int'> to C++ type 'long long': {value}"
                     )
         if not cast:
-            return struct.pack(f"<{len(values)}q", *values) if kind is int else _floats(values).numpy().tobytes()
+            if kind is int:
+                return Packed(struct.pack(f"<{len(values)}q", *values), "int64", 8)
+            return Packed(_floats(values).numpy().tobytes(), "float32", 4)
         if cast not in _CASTS:
             raise RuntimeError(f"Unsupported cast instruction {self.default}")
         tensor = torch.tensor(values, dtype=torch.int64, device="cpu") if kind is int else _floats(values)
         dtype = _CASTS[cast]
         if kind is int and dtype.is_floating_point:
             tensor = tensor.to(torch.float32)  # C++ converts the integer to float, then rounds to the short format
-        return tensor.to(dtype).view(torch.uint8).numpy().tobytes()
+        return Packed(tensor.to(dtype).view(torch.uint8).numpy().tobytes(), str(dtype).split(".")[1], dtype.itemsize)
 
 
 def _floats(values: list) -> torch.Tensor:
@@ -82,6 +94,39 @@ def pack(index: int, value, casts: ArgumentCasts) -> torch.Tensor | bytes:
     if isinstance(value, int):
         return casts.bytes_of(index, [int(value)], int)
     raise RuntimeError("Unsupported argument type")
+
+
+_SCALARS = {
+    **dict.fromkeys(("bool", "char", "uchar"), 1),
+    **dict.fromkeys(("short", "ushort", "half", "bfloat"), 2),
+    **dict.fromkeys(("int", "uint", "float"), 4),
+    **dict.fromkeys(("long", "ulong"), 8),
+}
+_FLOATS = ("half", "bfloat", "float")
+_READS = {"int64": "long", "int32": "int", "int16": "short", "int8": "char", "uint8": "uchar"}
+_READS |= {"float32": "float", "float16": "half", "bfloat16": "bfloat"}
+_ELEMENT = re.compile(r"(?:packed_)?([a-z]+?)[234]?")
+
+
+def misread(value: bytes, pointee: str) -> str | None:
+    """How a parameter that points to `pointee` (a type of MSL) misreads an argument by value; None if it does not.
+
+    Scalars and vectors only: what a structure's members are, and what a tensor's bytes mean, only the kernel knows."""
+    if not isinstance(value, Packed):
+        return None
+    words = [word for word in re.findall(r"\w+", pointee) if word not in ("const", "volatile", "constant", "device")]
+    element = _ELEMENT.fullmatch(words[0]) if len(words) == 1 else None
+    size = _SCALARS.get(element[1]) if element else None
+    if size in (None, value.item_size):
+        return None
+    if value.kind != "int64":
+        advice = f"read {_READS[value.kind]}"
+    elif element[1] in _FLOATS:
+        advice = "pass a float"
+    else:
+        cast = "uint8" if element[1] in ("uchar", "bool") else f"int{8 * size}"
+        advice = f"pass arg_casts='{cast}' or read long"
+    return f"is bound as {value.kind} ({value.item_size} bytes each) and read as {words[0]} ({size} bytes): {advice}"
 
 
 def _all(values, kinds) -> list:

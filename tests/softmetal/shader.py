@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import torch
 
 from . import frontend, runtime
-from .arguments import ArgumentCasts, ErrorBuffer, extents, pack
+from .arguments import ArgumentCasts, ErrorBuffer, extents, misread, pack
 from .recording import LaunchLog, LaunchRecord
 from .runtime import KernelFault
 from .runtime.launch import MAX_BUFFERS, WATCHDOG_SECONDS, Bound, launch
@@ -293,6 +293,10 @@ class Kernel:
                     )
                 bindings.append(Bound(index, address, reach, name, size, constant))
             else:
+                wrong = argument and settings.checked and misread(value, argument.type)
+                if wrong:
+                    text = f"argument {index} '{name}' {wrong}."
+                    raise KernelFault("argument", self._name, text, buffer=index, name=name)
                 bindings.append(Bound(index, value, len(value or b""), name, size, True))
         return bindings
 

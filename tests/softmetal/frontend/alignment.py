@@ -29,7 +29,7 @@ def announce_alignments(ir: str) -> str:
 
 def _before_access(match: re.Match) -> str:
     size, alignment = _size(match["type"]), int(match["alignment"])
-    told = min(size, 8) if size in (1, 2, 4, 8, 16) else 1
+    told = min(size, 8) if size in (1, 2, 4, 8, 16) and alignment >= size else 1
     if alignment <= told:
         return match[0]
     access = _WRITE if match["store"] else _READ

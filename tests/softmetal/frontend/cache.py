@@ -12,7 +12,8 @@ from .library import Library
 
 
 def key(source: str, checked: bool) -> str:
-    flags = (toolchain.LANGUAGE_FLAGS, toolchain.WARNING_FLAGS, toolchain.IR_FLAGS, toolchain.CHECK_FLAGS)
+    flags = (toolchain.LANGUAGE_FLAGS, toolchain.WARNING_FLAGS, toolchain.IR_FLAGS)
+    flags += (toolchain.CODE_FLAGS, toolchain.CHECK_FLAGS)
     parts = (source, repr(checked), repr(flags), toolchain.headers_digest(), toolchain.version())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from . import cache, reflection, toolchain
 from .alignment import announce_alignments
+from .bounds import keep_private_bounds
 from .conversions import check_conversions
 from .copies import ROUNDS, spell_copies
 from .diagnostics import CompileError, error_lines, from_clang, message
@@ -43,6 +44,7 @@ def _build(source: str, checked: bool, key: str) -> Library:
         ir = _to_ir(translation.text, folder, source)
         conversions = beside.submit(lambda: check_conversions(toolchain.syntax_tree(folder)))
         kernels = _kernels(translation.entries, reflection.read(ir))
+        ir = keep_private_bounds(ir, checked)
         flat = erase_address_spaces(announce_alignments(ir) if checked else ir)
         shared_object = toolchain.to_shared_object(flat, folder, checked)
         conversions.result()  # raises what the syntax tree shows

@@ -53,7 +53,42 @@ WARNING_FLAGS = (
     "-Werror=vla-extension",
     "-Werror=zero-length-array",
 )
-IR_FLAGS = ("-O2", "-Xclang", "-disable-llvm-passes", "-fsanitize=kernel-address")
+# The runtime tells collectives apart by the calls that led to them: every function may hold one (convergent), keeps a
+# frame pointer and makes real calls. And C++'s promise that loops end is not Metal's: one that spins must spin.
+IR_FLAGS = (
+    "-O2",
+    "-Xclang",
+    "-disable-llvm-passes",
+    "-fsanitize=kernel-address",
+    "-fconvergent-functions",
+    "-fno-omit-frame-pointer",
+    "-mno-omit-leaf-frame-pointer",
+    "-fno-optimize-sibling-calls",
+    "-fno-finite-loops",
+    # A variable that nobody set is NaN or a number nobody wants; an index outside a private array or a vector traps.
+    "-ftrivial-auto-var-init=pattern",
+    "-ftrivial-auto-var-init-max-size=16384",
+    "-fsanitize=array-bounds",
+    "-fsanitize-trap=array-bounds",
+    "-fno-sanitize-merge",
+)
+# Machine code keeps one call for each call of the source, and no more.
+CODE_FLAGS = (
+    "-O2",
+    "-fPIC",
+    "-march=x86-64-v3",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-omit-frame-pointer",
+    "-mllvm",
+    "-enable-tail-merge=0",
+    "-mllvm",
+    "-disable-tail-duplicate",
+    "-mllvm",
+    "-disable-early-taildup",
+    "-mllvm",
+    "-tail-dup-placement=0",
+)
 
 # Every access becomes a call (__asan_load4_noabort ...), in the order in which the optimised code makes them; copies of
 # structures become __asan_memcpy (the prefix, which the kernel mode leaves out of its own accord).
@@ -67,6 +102,8 @@ CHECK_FLAGS = (
     "-asan-stack=0",
     "-mllvm",
     "-asan-globals=1",
+    "-mllvm",
+    "-asan-mapping-scale=9",  # the gap after a program-scope constant: 256 bytes at least
     "-mllvm",
     "-asan-opt=0",
     "-mllvm",
@@ -199,8 +236,8 @@ def syntax_tree(folder: Path) -> str:
 def to_shared_object(ir: str, folder: Path, checked: bool) -> Path:
     """LLVM IR without address spaces to a shared object whose open symbols are the runtime's and libm's."""
     (folder / IR_FILE).write_text(ir)
-    flags = ("-x", "ir", "-O2", "-fPIC", "-march=x86-64-v3", "-ffp-contract=off", "-fno-math-errno", "-w")
-    made = run("clang", *flags, *(CHECK_FLAGS if checked else ()), "-c", IR_FILE, "-o", OBJECT_FILE, folder=folder)
+    flags = (*CODE_FLAGS, *(CHECK_FLAGS if checked else ()))
+    made = run("clang", "-x", "ir", "-w", *flags, "-c", IR_FILE, "-o", OBJECT_FILE, folder=folder)
     if made.returncode:
         raise ToolchainError(f"clang refuses the intermediate code:\n{made.stderr}")
     linked = run(

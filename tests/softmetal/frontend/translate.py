@@ -15,6 +15,7 @@ from .kernels import (
     string_value,
 )
 from .lexer import SOURCE_NAME, Token, closing, closing_angle, parameter_list, plain, render, rewritten, split, tokenize
+from .loops import Function, announce_loops
 from .rules import (
     check_address_spaces,
     check_body,
@@ -27,6 +28,19 @@ _CLASS_KEYS = {"struct", "class", "union", "enum"}
 _QUALIFIERS = {"inline", "static", "constexpr", "extern", "METAL_FUNC", "__attribute__", "friend", "explicit"}
 
 
+def _called_by(signature: list[Token]) -> str:
+    """The word that a call of this function shows: its name, without template arguments, or the operator."""
+    words = [token.text for token in signature]
+    if "operator" in words:
+        return words[words.index("operator") + 1]
+    end = len(words) - 1
+    depth = 0
+    while words[end] == ">" or depth:
+        depth += (words[end] == ">") - (words[end] == "<")
+        end -= 1
+    return words[end]
+
+
 class Translation:
     """The result: `text` for the compiler, and the entries in the order of the source."""
 
@@ -35,9 +49,11 @@ class Translation:
         self.entries: list[Entry] = []
         self._kernels: dict[str, list[KernelDefinition]] = {}
         self._after: dict[int, str] = {}
+        self._functions: list[Function] = []
         check_tokens(self.tokens)
         rewrite_words(self.tokens, *cast_words(self.tokens))
         self._scope(0, len(self.tokens) - 1, "", in_class=False)
+        announce_loops(self.tokens, self._functions)
         for index, text in sorted(self._after.items()):
             self.tokens[index].out += text
         self.text = f'namespace msl_user {{\n# 1 "{SOURCE_NAME}"\n{render(self.tokens)}\n}}\n'
@@ -139,6 +155,7 @@ class Translation:
         opening = parameter_list(body)
         parameters_end = closing(body, opening)
         signature = body[:opening]
+        self._functions.append(Function(_called_by(signature), open_brace, close))
         rest, attributes, lines = read_attributes(signature)
         after, more, more_lines = read_attributes(body[parameters_end + 1 :])
         for name in more:
@@ -251,7 +268,7 @@ class Translation:
                 stop = closing(self.tokens, stop) + 1 if self.tokens[stop].text in ("(", "[", "{") else stop + 1
             if self._threadgroup_variable(self.tokens[first:stop]):
                 for token in self.tokens[index:first]:
-                    token.erase()  # every variable's storage is aligned to 256 bytes
+                    token.erase()  # every variable's storage is aligned to 256 bytes at least
 
     @staticmethod
     def _threadgroup_variable(tokens: list[Token]) -> bool:

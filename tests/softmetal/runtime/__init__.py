@@ -11,7 +11,13 @@ The C interface is softmetal_abi.h. Nothing in here knows torch. Below csrc/, a 
     bindings    a launch's arguments as ranges of memory
     library     a kernel library's own variables: threadgroup memory and constants
     signals     crashes inside kernels, and the watchdog
+    place       which lanes have met: the same call, by the same calls, in the same iterations of their loops
     reports     what is written down when a lane is stopped; fault.py and launch.py put it in words
+
+What it cannot see: an access that misses its buffer by so much that it lands inside another buffer of the same launch
+(every buffer has at least 64 KiB of guard room, variables of a library 256 bytes). A thread's own memory: an index
+outside an array or vector of known size is caught, a stray pointer into it is not; a variable that nobody set holds a
+pattern (NaN for floats) and is not reported as such.
 """
 
 from .build import build_directory, library_path, load

@@ -1,15 +1,17 @@
 """smr_launch from Python: bindings in, a KernelFault out if the kernel did something wrong."""
 
 import ctypes
+import re
 from dataclasses import dataclass
 
 from . import build
 from .fault import KernelFault, Lane
-from .lines import source_line
+from .lines import source_line, source_lines
 
 READ_ONLY, BY_VALUE, UNSET = 1, 2, 4
 WATCHDOG_SECONDS = 30.0  # of processor time, here: twenty times the largest launch of benchmark.py
 MAX_BUFFERS = 31
+_TEXT_BYTES = 768
 _SPACES = ("memory", "buffer", "argument", "threadgroup variable", "program-scope constant", "stack")
 _ACCESSES = {1: "read", 2: "write", 4: "atomic", 5: "atomic load"}
 _OPERATIONS = (
@@ -83,7 +85,7 @@ class _Report(ctypes.Structure):
         ("library_base", ctypes.c_uint64),
         ("op", ctypes.c_uint32),
         ("name", ctypes.c_char * 128),
-        ("text", ctypes.c_char * 768),
+        ("text", ctypes.c_char * _TEXT_BYTES),
     ]
 
 
@@ -152,10 +154,11 @@ def _lane(raw: _Lane, library: str, base: int) -> Lane:
 
 
 def _fault(report: _Report, library: str, kernel: str, seed: int, watchdog_seconds: float) -> KernelFault:
+    report.text = _called_from(report.text.decode(), library).encode()[: _TEXT_BYTES - 1]
     lanes = tuple(_lane(raw, library, report.library_base) for raw in report.lanes[: report.lane_count])
     kind, text = _WORDING[report.kind](report, lanes, _memory(report), watchdog_seconds)
     element_size = max(1, report.element_size)
-    known = bool(report.space)
+    known = bool(report.space and report.access_size)
     return KernelFault(
         kind,
         kernel,
@@ -211,6 +214,8 @@ def _race(report, lanes, memory, _):
 def _out_of_bounds(report, lanes, memory, _):
     lane = lanes[0]
     verb = _doing(lane)
+    if report.space == 5 and not report.access_size:
+        return "out_of_bounds", f"{lane} uses an index outside an array or vector of its own memory{lane.where}."
     if not report.space:
         return "out_of_bounds", f"{lane} {verb} {report.access_size} bytes at {memory}{lane.where}."
     past = report.offset + report.access_size - report.bound_size
@@ -246,6 +251,19 @@ def _misaligned(report, lanes, memory, _):
         f"{report.address:#x}, which is "
         "not a multiple of what the type needs. Take the vector path only when offset and row length allow it."
     )
+
+
+def _called_from(text: str, library: str) -> str:
+    """Tells calls that lead to one line of the source apart by the lines that they come from, innermost first."""
+
+    def told_apart(match: re.Match) -> str:
+        lines = [line for address in match[2].split() for line in source_lines(library, int(address, 16))]
+        while lines and lines[0] != int(match[1]):
+            lines.pop(0)  # of the library's own functions
+        callers = lines[1:-1]  # the last is the kernel's entry
+        return f"(line {match[1]}" + "".join(f", called from line {line}" for line in callers)
+
+    return re.sub(r"\(line (\d+)<([ 0-9a-f]*)>", told_apart, text)
 
 
 def _barrier(report, lanes, memory, _):

@@ -37,8 +37,11 @@ void msl_rt_threadgroup_barrier(uint32_t flags, int line);
 void msl_rt_simdgroup_barrier(uint32_t flags, int line);
 
 // The one collective: every lane of the SIMD-group hands in `size` (<= 64) bytes, and gets all lanes' values back.
-// The caller computes sum, max, shuffle and so on from them. `op` names the collective in reports (enum below); lanes of
-// one SIMD-group that meet with different op or line are diverged, and reported. The result is valid until the lane's next call.
+// The caller computes sum, max, shuffle and so on from them. `op` names the collective in reports (enum below).
+// The result is valid until the lane's next call.
+//
+// Lanes that come to a collective or a barrier have met if they came by the same calls (the chain of frame pointers tells: kernels
+// are compiled with them) and, in loops that are announced, in the same iterations. All others are diverged, and reported.
 typedef struct msl_simd_values {
   uint32_t active;                // a bit for each lane that takes part (the tail group of a partial threadgroup has fewer)
   uint32_t stride;                // bytes from one lane's value to the next
@@ -50,6 +53,15 @@ enum msl_simd_op {
   MSL_SIMD_SHUFFLE, MSL_SIMD_SHUFFLE_UP, MSL_SIMD_SHUFFLE_DOWN, MSL_SIMD_SHUFFLE_XOR, MSL_SIMD_BROADCAST,
   MSL_SIMD_PREFIX, MSL_SIMD_BALLOT, MSL_SIMD_MATRIX, MSL_QUAD
 };
+
+// A loop whose body holds a collective or a barrier, in the lane's own memory while the loop runs. The kernel counts `iteration` up at
+// the start of each.
+typedef struct msl_loop {
+  struct msl_loop* outer;
+  uint32_t line, iteration;
+} msl_loop;
+void msl_rt_loop_enter(msl_loop* loop);
+void msl_rt_loop_leave(msl_loop* loop);
 
 // thread_index_in_simdgroup of the calling thread: shuffles by an offset start from it.
 uint32_t msl_rt_lane(void);
@@ -67,6 +79,10 @@ void msl_rt_atomic(const volatile void* p, uint32_t size, uint32_t kind, int lin
 // Before a plain access to `size` bytes of a type whose alignment the call-outs below do not tell: 16 and more, and structures.
 // access: 1 read, 2 write.
 void msl_rt_alignment(const void* p, uint64_t size, uint64_t alignment, uint32_t access);
+
+// Copies a structure that has padding into the lane's own memory, as a read of its bytes but for the padding. value[i] is 0 where byte i
+// is padding; value is NULL where the compiler cannot tell: then gaps narrower than the alignment pass for padding.
+void msl_rt_load(void* to, const void* from, uint64_t size, uint64_t alignment, const unsigned char* value);
 
 // Plain memory accesses reach the runtime through clang's -fsanitize=kernel-address call-outs (__asan_load1_noabort ... __asan_storeN_noabort,
 // __asan_memcpy, __asan_memset, __asan_memmove, __asan_register_globals), which the runtime defines.

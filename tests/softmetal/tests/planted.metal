@@ -316,10 +316,70 @@ kernel void unset_tile_fixed(device float* y [[buffer(0)]], uint t [[thread_posi
   threadgroup_barrier(mem_flags::mem_threadgroup);
   y[t] = tile[t];
 }
+// The padding of a structure is nobody's to write: whole copies read past it, the members count.
+struct padded { float v; ushort i; };
+kernel void padding_broken(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  threadgroup padded s[32];
+  s[t].v = 32 - float(t);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  padded p = s[31 - t];  // i was never written
+  y[t] = p.v + p.i;
+}
+kernel void padding_fixed(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  threadgroup padded s[32];
+  s[t].v = 32 - float(t);
+  s[t].i = t;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (t % 2 == 0 && s[t].v > s[t + 1].v) {
+    padded p = s[t];
+    s[t] = s[t + 1];
+    s[t + 1] = p;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  y[t] = s[t].v + s[t].i;
+}
+kernel void padding_device_broken(device padded* s [[buffer(0)]], device float* y [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  s[i].v = i;
+  padded p = s[i];
+  y[i] = p.v;
+}
+kernel void padding_device_fixed(device padded* s [[buffer(0)]], device float* y [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  s[i].v = i + 1;
+  s[i].i = i;
+  padded p = s[i];
+  s[i] = p;
+  p = s[i];
+  y[i] = p.v + p.i;
+}
 kernel void fill_broken(device int* y [[buffer(0)]], uint i [[thread_position_in_grid]], uint n [[threads_per_grid]]) {
   if (i != 5) y[i] = 0;
 }
 kernel void fill_fixed(device int* y [[buffer(0)]], uint i [[thread_position_in_grid]], uint n [[threads_per_grid]]) { y[i] = 0; }
+
+kernel void private_array_broken(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]], uint n [[threads_per_grid]]) {
+  float a[4] = {1, 2, 3, 4};
+  y[t] = a[(t + 1) % n];  // n is 5
+}
+kernel void private_array_fixed(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]], uint n [[threads_per_grid]]) {
+  float a[4] = {1, 2, 3, 4};
+  y[t] = a[(t + 1) % min(n, 4u)];
+}
+kernel void component_broken(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  float4 v = float4(1, 2, 3, 4);
+  y[t] = v[t];
+}
+kernel void component_fixed(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  float4 v = float4(1, 2, 3, 4);
+  y[t] = v[t % 4];
+}
+constant float neighbours[2][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}};
+constant float far_table[4] = {1, 2, 3, 4};
+kernel void far_table_broken(device float* y [[buffer(0)]], constant long& n [[buffer(1)]], uint t [[thread_position_in_threadgroup]]) {
+  y[t] = far_table[n] + neighbours[0][t];
+}
+kernel void far_table_fixed(device float* y [[buffer(0)]], constant long& n [[buffer(1)]], uint t [[thread_position_in_threadgroup]]) {
+  y[t] = far_table[abs(n) % 4] + neighbours[0][2 * t];
+}
 
 // ---- lanes that are not where the others are --------------------------------------------------------------------
 
@@ -360,6 +420,95 @@ kernel void collective_or_barrier_broken(device float* y [[buffer(0)]], uint t [
   threadgroup_barrier(mem_flags::mem_threadgroup);
   y[t] = v;
 }
+// Lanes that meet on one line, and not in one call.
+kernel void one_line_broken(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  if (t < 16) y[t] = simd_sum(1.0f); else y[t] = simd_sum(2.0f);
+}
+kernel void one_line_fixed(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  y[t] = simd_sum(t < 16 ? 1.0f : 2.0f);
+}
+kernel void ternary_broken(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  y[t] = t < 16 ? simd_max(float(t)) : simd_max(float(t));  // the same call twice is two calls
+}
+kernel void one_line_barrier_broken(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  if (t < 40) threadgroup_barrier(mem_flags::mem_none); else threadgroup_barrier(mem_flags::mem_none);
+  y[t] = 1;
+}
+inline float helper_sum(float v) { return simd_sum(v); }
+template <typename T> T deeper_sum(T v) { return helper_sum(v) + T(1); }
+kernel void helper_broken(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  if (t < 16)
+    y[t] = deeper_sum<float>(1);  // first way
+  else
+    y[t] = deeper_sum<float>(2);  // second way
+}
+kernel void helper_fixed(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]], uint n [[threads_per_grid]]) {
+  if (n > 16) y[t] = deeper_sum<float>(t < 16 ? 1 : 2);
+  else y[t] = deeper_sum<float>(0);
+}
+inline void helper_barrier() { threadgroup_barrier(mem_flags::mem_threadgroup); }
+kernel void helper_barrier_broken(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  if (t < 40) helper_barrier();
+  else helper_barrier();
+  y[t] = 1;
+}
+kernel void iteration_broken(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  float v = 0;
+  for (uint i = 0; i < 2; ++i) {
+    if ((t / 16 + i) % 2) v += simd_sum(float(i + 1));
+  }
+  y[t] = v;
+}
+kernel void iteration_fixed(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  float v = 0;
+  for (uint i = 0; i < 2; ++i) {
+    const float sum = simd_sum(float(i + 1));
+    if ((t / 16 + i) % 2) v += sum;
+  }
+  y[t] = v;
+}
+kernel void iteration_barrier_broken(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  uint i = 0;
+  do {
+    if ((t / 32 + i) % 2 == 0) continue;
+    helper_barrier();
+  } while (++i < 2);
+  y[t] = i;
+}
+kernel void nested_iteration_broken(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  float v = 0;
+  #pragma unroll
+  for (uint i = 0; i < 2; ++i)
+    #pragma unroll
+    for (uint k = 0; k < 3; ++k)
+      if ((t / 16 + i) % 2) v += simd_sum(float(k));
+  y[t] = v;
+}
+// Right, in all the shapes that could be taken for the wrong ones.
+kernel void loops_fixed(device float* y [[buffer(0)]], uint t [[thread_position_in_threadgroup]]) {
+  float v = float(t % 5);
+  #pragma unroll
+  for (ushort o = 16; o > 0; o /= 2) v += simd_shuffle_xor(v, o);
+  for (uint i = 0; i < t; ++i) v += 1;  // trip counts of their own, before a barrier
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  int round = 0;
+  do {
+    if (round % 2 == int(t) % 2) v += 1;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (round == int(t) % 3) continue;
+    v += 2;
+  } while (simd_any(++round < 4));
+  for (uint i = 0; i < 4; ++i)
+    if (i % 2) v += simd_sum(1.0f); else v -= simd_max(1.0f);
+  switch (round) {
+    case 4: while (true) { helper_barrier(); if (--round == 0) break; } break;
+    default: helper_barrier();
+  }
+  for (;;) {
+    v = simd_sum(v);
+    if (v > 1e6f) { y[t] = v; return; }
+  }
+}
 // A partial last threadgroup has a SIMD-group of fewer lanes: fine to sum over, not to read from.
 kernel void tail_lane_broken(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) { y[i] = simd_shuffle_xor(float(i), 16); }
 kernel void tail_lane_fixed(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) { y[i] = simd_sum(float(i)); }
@@ -370,6 +519,19 @@ kernel void forever_broken(device float* y [[buffer(0)]], uint i [[thread_positi
   volatile int n = 0;
   while (n >= 0) n = n / 2;
   y[i] = n;
+}
+kernel void empty_forever_broken(device int* y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  while (y[i] == 0) {}
+}
+kernel void odd_forever_broken(device int* y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  uint n = 1;
+  while (n != 0) n *= 3;
+  y[i] = 1;
+}
+kernel void spin_broken(device int* flag [[buffer(0)]], device int* y [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  if (i == 0) flag[0] = 1;
+  else while (flag[0] == 0) {}
+  y[i] = 1;
 }
 kernel void barriers_forever_broken(device int* y [[buffer(0)]], uint i [[thread_position_in_grid]]) {
   while (y[0] == 0) threadgroup_barrier(mem_flags::mem_device);

@@ -67,7 +67,9 @@ def test_the_right_twin_passes_with_the_same_bits(lib, case):
     assert results[0].any()
 
 
-@pytest.mark.parametrize("kernel", ["forever_broken", "barriers_forever_broken"])
+@pytest.mark.parametrize(
+    "kernel", ["forever_broken", "barriers_forever_broken", "empty_forever_broken", "odd_forever_broken"]
+)
 def test_a_kernel_that_never_ends(lib, kernel):
     from softmetal import shader
 
@@ -79,6 +81,24 @@ def test_a_kernel_that_never_ends(lib, kernel):
             getattr(lib, kernel)(zeros(64, torch.int32), threads=64, group_size=64)
         assert caught.value.kind == "watchdog"
     test_the_device_goes_on_after_a_fault(lib)
+
+
+def test_a_thread_that_waits_for_a_plain_flag(lib):
+    """The thread that runs first decides what shows first: the wait without an end, or the race."""
+    from softmetal import shader
+
+    for seed in SEEDS:
+        with shader.schedule(seed=seed, watchdog_seconds=0.05), pytest.raises(shader.KernelFault) as caught:
+            lib.spin_broken(zeros(1, torch.int32), zeros(8, torch.int32), threads=8, group_size=8)
+        assert caught.value.kind in ("race", "watchdog")
+
+
+def test_an_unset_variable_is_no_plausible_number():
+    source = """#include <metal_stdlib>
+    kernel void unset(device float* y, uint i [[thread_position_in_grid]]) { float a; if (i > 100) a = 1; y[i] = a; }"""
+    y = zeros(4)
+    torch.mps.compile_shader(source).unset(y)
+    assert y.isnan().all()
 
 
 def test_the_device_goes_on_after_a_fault(lib):

@@ -43,6 +43,7 @@ def interpreter(tmp_path_factory):
         "-O1",
         "-fPIC",
         "-fno-strict-aliasing",
+        "-fno-omit-frame-pointer",
         *toolchain.CHECK_FLAGS,
         "-isystem",
         str(include),

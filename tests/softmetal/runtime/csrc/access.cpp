@@ -79,6 +79,26 @@ __attribute__((noinline)) const Range* new_range(Site* site, uintptr_t p, size_t
   out_of_bounds(p, n, access, pc);
 }
 
+// The copy that msl_rt_load is making: which of its bytes are padding, and may be unwritten.
+struct Copy {
+  const unsigned char* value = nullptr;
+  size_t alignment = 0;  // 0: there is none
+} copy;
+
+// The first byte of [first, p + n) that was to be written: `first` itself unless it is padding. unwritten(q): the first unwritten byte
+// from q on.
+template <class F>
+uintptr_t behind_padding(uintptr_t first, uintptr_t p, size_t n, F unwritten) {
+  const uintptr_t end = p + n;
+  while (copy.alignment && first < end) {
+    uintptr_t gap_end = first;
+    while (gap_end < end && unwritten(gap_end) == gap_end && (!copy.value || !copy.value[gap_end - p])) ++gap_end;
+    if (copy.value ? gap_end == first : gap_end - first >= copy.alignment) break;
+    first = gap_end < end ? unwritten(gap_end) : end;
+  }
+  return first;
+}
+
 // The bits of `n` <= 64 bytes from bit `bit` on.
 inline uint64_t mask_of(size_t bit, size_t n) { return (n == 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1) << bit; }
 
@@ -89,8 +109,9 @@ inline void check_written(const Range& range, uintptr_t p, size_t n, uint64_t pc
     const uint64_t mask = mask_of(bit, n);
     if (__builtin_expect((range.written[at / 64] & mask) == mask, 1)) return;
   }
-  const size_t first = first_clear(*range.block, at, n);
-  if (first < at + n) note_unwritten(range, range.block_begin + first, n, kRead, pc);
+  const auto unwritten = [&](uintptr_t q) { return range.block_begin + first_clear(*range.block, q - range.block_begin, p + n - q); };
+  const uintptr_t first = behind_padding(unwritten(p), p, n, unwritten);
+  if (first < p + n) note_unwritten(range, first, n, kRead, pc);
 }
 
 inline void note_written(const Range& range, uintptr_t p, size_t n) {
@@ -121,8 +142,12 @@ __attribute__((noinline)) void check_all(uintptr_t p, size_t n, uint64_t pc) {
     if (device) {
       if (__builtin_expect(range->written != nullptr, 0)) check_written(*range, p, n, pc);
     } else {
-      const uintptr_t first = shadow_unwritten(range->pages, range->first_page, p, n, g.threadgroup.group_first);
-      if (__builtin_expect(first < p + n, 0)) note_unwritten(*range, first, n, access, pc);
+      const auto unwritten = [&](uintptr_t q) {
+        return shadow_unwritten(range->pages, range->first_page, q, p + n - q, g.threadgroup.group_first);
+      };
+      uintptr_t first = unwritten(p);
+      if (__builtin_expect(first < p + n, 0) && (first = behind_padding(first, p, n, unwritten)) < p + n)
+        note_unwritten(*range, first, n, access, pc);
     }
   }
   const Tag me = (device ? g.device_tag : g.threadgroup_tag) | static_cast<uint32_t>(site - g.sites);
@@ -164,6 +189,7 @@ const Range* find_range(uintptr_t p, size_t n, bool write) {
 }
 
 void forget_sites() {
+  copy = {};  // a lane may have been stopped in the middle of one
   std::memset(static_cast<void*>(g.sites), 0, (kSiteHash + kSiteProbes) * sizeof(Site));
   g.sites[kSites - 1] = {};
   for (auto [range, begin, size] : {std::tuple{&g.values, reinterpret_cast<uintptr_t>(g.simd), sizeof g.simd},
@@ -210,6 +236,15 @@ SMR_EXPORT void* __asan_memmove(void* to, const void* from, size_t n) {
 SMR_EXPORT void* __asan_memset(void* to, int value, size_t n) {
   check<kWrite>(reinterpret_cast<uintptr_t>(to), n, SMR_PC);
   return std::memset(to, value, n);
+}
+
+SMR_EXPORT void msl_rt_load(void* to, const void* from, uint64_t size, uint64_t alignment, const unsigned char* value) {
+  const auto at = reinterpret_cast<uintptr_t>(from);
+  check_alignment(at, size, alignment, kRead, SMR_PC);
+  copy = {value, alignment};
+  check<kRead>(at, size, SMR_PC);
+  copy = {};
+  std::memcpy(to, from, size);
 }
 
 SMR_EXPORT void msl_rt_atomic(const volatile void* p, uint32_t size, uint32_t kind, int line) {

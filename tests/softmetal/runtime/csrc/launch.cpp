@@ -76,6 +76,7 @@ void run_lane(uint32_t index) {
   if (!fibre) {
     fibre = fibre_take(thread_body);
     describe_thread(*fibre, index);
+    g.loop[index] = nullptr;
   }
   g.thread = index;
   refresh_tags();
@@ -103,7 +104,7 @@ bool meet(uint32_t index) {
   bool together = waiting == simd.exist && (!simd.at_simd || !simd.at_simd_barrier);
   for (uint32_t rest = waiting; rest && together; rest &= rest - 1) {
     const uint32_t lane = index * kLanes + __builtin_ctz(rest);
-    together = g.op[lane] == g.op[first] && g.line[lane] == g.line[first];
+    together = g.stop[lane] == g.stop[first];
   }
   if (!together) {
     report_divergence(SMR_SIMD_DIVERGENCE, first);
@@ -111,10 +112,10 @@ bool meet(uint32_t index) {
   }
   if (simd.at_simd) {
     simd.parity ^= 1;
-  } else if (g.flags[first] & 3) {
+  } else if (const uint32_t flags = g.stop[first].flags; flags & 3) {
     const uint64_t id = ++last_id;
-    if (g.flags[first] & 1) g.device.now[index] = id;
-    if (g.flags[first] & 2) g.threadgroup.now[index] = id;
+    if (flags & 1) g.device.now[index] = id;
+    if (flags & 2) g.threadgroup.now[index] = id;
   }
   simd.at_simd = simd.at_simd_barrier = 0;
   simd.ready = simd.exist;
@@ -147,16 +148,17 @@ bool open_barrier() {
   }
   if (!waiting) return false;
   for (uint32_t t = 0; t < g.threads && together; ++t)
-    together = (g.simd[t / kLanes].at_barrier >> t % kLanes & 1) && g.line[t] == g.line[first];
+    together = (g.simd[t / kLanes].at_barrier >> t % kLanes & 1) && g.stop[t] == g.stop[first];
   if (!together) {
     report_divergence(SMR_BARRIER_DIVERGENCE, first);
     return false;
   }
-  if (g.flags[first] & 2) settle_pending(SMR_THREADGROUP);
+  const uint32_t flags = g.stop[first].flags;
+  if (flags & 2) settle_pending(SMR_THREADGROUP);
   if (g.failed) return false;
   const uint64_t id = ++last_id;
   for (Order* order : {&g.device, &g.threadgroup}) {
-    if (!(g.flags[first] & (order == &g.device ? 1u : 2u))) continue;
+    if (!(flags & (order == &g.device ? 1u : 2u))) continue;
     order->first = id;
     std::fill(order->now, order->now + g.simds, id);
   }
@@ -220,13 +222,11 @@ void drop_fibres() {
   }
 }
 
-// Waits until every lane of the SIMD-group is here.
-void park(uint32_t Simd::*where, uint32_t op, uint32_t flags, int line) {
+// Waits until every lane of the SIMD-group (of the threadgroup) is here.
+void park(uint32_t Simd::*where, const Stop& stop) {
   Simd& simd = g.simd[g.thread / kLanes];
   const uint32_t bit = 1u << g.thread % kLanes;
-  g.op[g.thread] = op;
-  g.line[g.thread] = line;
-  g.flags[g.thread] = flags;
+  g.stop[g.thread] = stop;
   simd.ready &= ~bit;
   simd.*where |= bit;
   smr_switch(&g.fibre->stack_pointer, g.scheduler);
@@ -242,22 +242,31 @@ std::mutex& launch_lock() {
 
 using namespace smr;
 
+#define SMR_FRAME reinterpret_cast<uintptr_t>(__builtin_frame_address(0))
+
 extern "C" {
 
 void msl_rt_threadgroup_barrier(uint32_t flags, int line) {
-  if (g.fibre) park(&Simd::at_barrier, 0, flags, line);
+  if (g.fibre) park(&Simd::at_barrier, stop_at(0, flags, line, SMR_FRAME));
 }
 
 void msl_rt_simdgroup_barrier(uint32_t flags, int line) {
-  if (g.fibre) park(&Simd::at_simd_barrier, 0, flags, line);
+  if (g.fibre) park(&Simd::at_simd_barrier, stop_at(0, flags, line, SMR_FRAME));
 }
+
+void msl_rt_loop_enter(msl_loop* loop) {
+  loop->outer = g.loop[g.thread];
+  g.loop[g.thread] = loop;
+}
+
+void msl_rt_loop_leave(msl_loop* loop) { g.loop[g.thread] = loop->outer; }
 
 const msl_simd_values* msl_rt_simd_exchange(uint32_t op, const void* value, uint32_t size, int line) {
   Simd& simd = g.simd[g.thread / kLanes];
   msl_simd_values& values = simd.values[simd.parity];  // the lanes turn the parity when all are here, so it is still theirs after
   values.stride = 64;
   std::memcpy(values.data + g.thread % kLanes * 64, value, size < 64 ? size : 64);
-  park(&Simd::at_simd, op, size, line);
+  park(&Simd::at_simd, stop_at(op, 0, line, SMR_FRAME));
   return &values;
 }
 

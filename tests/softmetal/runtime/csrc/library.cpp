@@ -21,6 +21,7 @@ struct Shadowed {       // a threadgroup variable and its shadow
 
 struct Library {
   uintptr_t begin = 0, end = 0;
+  uintptr_t data_begin = 0;  // of the segment that holds the program-scope constants (erase.py makes them look variable)
   std::map<uintptr_t, Shadowed> threadgroup;  // by address; lives as long as the library
 };
 
@@ -53,6 +54,7 @@ int measure(dl_phdr_info* info, size_t, void* data) {
       if (other.p_type != PT_LOAD) continue;
       const uintptr_t b = info->dlpi_addr + other.p_vaddr;
       if (b < low) low = b;
+      if ((other.p_flags & PF_W) && b > library.data_begin) library.data_begin = b;
       if (b + other.p_memsz > high) high = b + other.p_memsz;
     }
     library.begin = low;
@@ -122,14 +124,17 @@ void library_ranges(const void* entry, std::vector<Range>& ranges) {
 }
 
 bool is_plain_library_data(uintptr_t p, size_t n) {
+  constexpr size_t kGap = 256;  // on both sides of every variable; behind it clang leaves as much
   if (p < g.library_begin || p + n > g.library_end) return false;
+  const auto after = variables().lower_bound(p);
+  if (after != variables().end() && after->first >= current->data_begin && p + n + kGap > after->first) return false;
   auto next = variables().upper_bound(p + n - 1);
   if (next != variables().begin()) {
     const Variable& before = std::prev(next)->second;
     if (p < before.begin + before.size_with_redzone) return false;
   }
   for (const auto& [begin, variable] : current->threadgroup)
-    if (p + n > begin - 256 && p < begin + variable.size + 256) return false;
+    if (p + n > begin - kGap && p < begin + variable.size + kGap) return false;
   return true;
 }
 

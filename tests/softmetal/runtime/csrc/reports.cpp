@@ -93,61 +93,33 @@ void stop_lane() {
   __builtin_unreachable();
 }
 
-namespace {
-
-constexpr const char* kOps[] = {"a SIMD collective", "simd_sum", "simd_product", "simd_min", "simd_max", "simd_and", "simd_or", "simd_xor",
-                                "simd_shuffle", "simd_shuffle_up", "simd_shuffle_down", "simd_shuffle_xor", "simd_broadcast",
-                                "a SIMD prefix operation", "simd_ballot", "a simdgroup_matrix operation", "a quad operation"};
-
-// Where a stopped thread is: comparable, so that neighbours in the same place are told together.
-struct Place {
-  int what;  // 0 finished, 1 barrier, 2 simdgroup barrier, 3 collective, 4 elsewhere
-  uint32_t op;
-  int line;
-  bool operator==(const Place& o) const { return what == o.what && op == o.op && line == o.line; }
-};
-
-Place place_of(uint32_t thread) {
-  const Simd& simd = g.simd[thread / kLanes];
-  const uint32_t lane = thread % kLanes;
-  if (simd.done >> lane & 1) return {0, 0, 0};
-  if (simd.at_barrier >> lane & 1) return {1, 0, g.line[thread]};
-  if (simd.at_simd_barrier >> lane & 1) return {2, 0, g.line[thread]};
-  if (simd.at_simd >> lane & 1) return {3, g.op[thread], g.line[thread]};
-  return {4, 0, 0};
-}
-
-}  // namespace
-
 // `first`: a thread that waits for the others. Tells where all threads of its threadgroup (or SIMD-group) are.
 void report_divergence(uint32_t kind, uint32_t first) {
   smr_report& report = begin_report(kind);
   g.thread = first;
-  report.lanes[0] = current_lane(0, g.line[first], 0);
-  report.op = kind == SMR_SIMD_DIVERGENCE && place_of(first).what == 3 ? g.op[first] : 0;
+  report.lanes[0] = current_lane(0, g.stop[first].line, 0);
+  report.op = kind == SMR_SIMD_DIVERGENCE ? g.stop[first].op : 0;
   const bool whole_group = kind == SMR_BARRIER_DIVERGENCE;
   const uint32_t begin = whole_group ? 0 : first / kLanes * kLanes;
   uint32_t end = whole_group ? g.threads : begin + kLanes;
   if (end > g.threads) end = g.threads;
   size_t used = 0;
-  for (uint32_t t = begin; t < end && used + 120 < sizeof report.text;) {
-    const Place place = place_of(t);
+  for (uint32_t t = begin; t < end;) {
     uint32_t last = t;
-    while (last + 1 < end && place_of(last + 1) == place) ++last;
-    char who[48], where[64];
+    while (last + 1 < end && same_place(last + 1, t)) ++last;
+    char where[400], what[480];
     const char* noun = whole_group ? "thread" : "lane";
-    const uint32_t from = t - begin, to = last - begin;
-    if (from == to) std::snprintf(who, sizeof who, "%s %u", noun, from);
-    else std::snprintf(who, sizeof who, "%ss %u-%u", noun, from, to);
-    const bool one = from == to;
-    switch (place.what) {
-      case 0: std::snprintf(where, sizeof where, "%s finished", one ? "has" : "have"); break;
-      case 1: std::snprintf(where, sizeof where, "%s at threadgroup_barrier (line %d)", one ? "is" : "are", place.line); break;
-      case 2: std::snprintf(where, sizeof where, "%s at simdgroup_barrier (line %d)", one ? "is" : "are", place.line); break;
-      case 3: std::snprintf(where, sizeof where, "%s at %s (line %d)", one ? "is" : "are", kOps[place.op < 17 ? place.op : 0], place.line); break;
-      default: std::snprintf(where, sizeof where, "%s elsewhere", one ? "is" : "are");
+    say_place(t, first, where, sizeof where);
+    const bool finished = std::strcmp(where, "finished") == 0;
+    if (t == last) std::snprintf(what, sizeof what, "%s%s %u %s %s", used ? "; " : "", noun, t - begin, finished ? "has" : "is", where);
+    else std::snprintf(what, sizeof what, "%s%ss %u-%u %s %s", used ? "; " : "", noun, t - begin, last - begin, finished ? "have" : "are", where);
+    const size_t length = std::strlen(what);
+    if (used + length + sizeof "; ..." > sizeof report.text) {
+      std::strcpy(report.text + used, "; ...");
+      break;
     }
-    used += static_cast<size_t>(std::snprintf(report.text + used, sizeof report.text - used, "%s%s %s", used ? "; " : "", who, where));
+    std::memcpy(report.text + used, what, length + 1);
+    used += length;
     t = last + 1;
   }
   g.failed = true;

@@ -8,6 +8,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "state.h"
 
@@ -49,6 +50,16 @@ void leave(ucontext_t& context, const Registers& registers) {
   registers.set(context, reinterpret_cast<uintptr_t>(&stop_lane), top);
 }
 
+// The instruction that clang makes of a failed bounds check of a private array or vector (bounds.py): ud1 with the check's number.
+bool is_bounds_trap(uintptr_t pc) {
+#if defined(__x86_64__)
+  static constexpr unsigned char kTrap[] = {0x67, 0x0F, 0xB9, 0x40, 18};
+  return pc >= g.library_begin && pc + sizeof kTrap <= g.library_end && !std::memcmp(reinterpret_cast<const void*>(pc), kTrap, sizeof kTrap);
+#else
+  return (void)pc, false;
+#endif
+}
+
 bool ours() { return g.running && g.fibre && static_cast<pid_t>(syscall(SYS_gettid)) == launching_thread; }
 
 void on_fault(int number, siginfo_t* info, void* data) {
@@ -62,7 +73,12 @@ void on_fault(int number, siginfo_t* info, void* data) {
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   const bool memory = number == SIGSEGV || number == SIGBUS;
   const bool overflow = memory && address - (g.fibre->stack_begin - 4096) < 4096;
-  smr_report& report = begin_report(overflow ? SMR_STACK_OVERFLOW : number == SIGFPE ? SMR_ARITHMETIC : SMR_CRASH);
+  const bool index = number == SIGILL && is_bounds_trap(registers.pc);
+  smr_report& report = begin_report(overflow           ? SMR_STACK_OVERFLOW
+                                    : number == SIGFPE ? SMR_ARITHMETIC
+                                    : index            ? SMR_OUT_OF_BOUNDS
+                                                       : SMR_CRASH);
+  if (index) report.space = SMR_STACK;
   // A call-out returns to the instruction after it; here the instruction itself is known: one further, so that both read alike.
   report.lanes[0] = current_lane(registers.pc + 1, 0, 0);
   report.address = memory ? address : 0;

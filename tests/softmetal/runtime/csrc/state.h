@@ -41,7 +41,14 @@ struct Site {  // a place in the code that accesses memory, and what it touched 
   const Range* range;
 };
 
-enum class Lane : uint8_t { ready, at_simd, at_simd_barrier, at_barrier, done };
+// Where a lane waits for the others: at which collective or barrier, reached by which calls and in which iterations of its loops.
+struct Stop {
+  uint32_t op, flags;
+  int line;
+  uintptr_t frame;            // of the runtime's function that the kernel called
+  uint64_t calls, iterations; // hashes
+  bool operator==(const Stop& o) const { return op == o.op && line == o.line && calls == o.calls && iterations == o.iterations; }
+};
 
 struct Simd {
   uint32_t exist, ready, at_simd, at_simd_barrier, at_barrier, done;
@@ -80,9 +87,8 @@ struct State {
   void* scheduler = nullptr;          // its saved stack pointer
 
   Fibre* fibres[kMaxThreads] = {};
-  uint32_t op[kMaxThreads] = {};
-  int line[kMaxThreads] = {};
-  uint32_t flags[kMaxThreads] = {};
+  Stop stop[kMaxThreads] = {};
+  msl_loop* loop[kMaxThreads] = {};   // innermost loop that each thread is in
   Simd simd[kMaxSimds];
   Site sites[kSites];
 };
@@ -114,6 +120,11 @@ void report_divergence(uint32_t kind, uint32_t first);   // of threads that wait
 
 void note_unwritten(const Range& range, uintptr_t at, size_t n, uint32_t access, uint64_t pc);
 void settle_pending(uint32_t space);                      // no more hope of a race in that memory (SMR_NOWHERE: in any)
+
+// place.cpp
+Stop stop_at(uint32_t op, uint32_t flags, int line, uintptr_t frame);  // of the lane that runs
+void say_place(uint32_t thread, uint32_t first, char* text, size_t size);  // "are at simd_sum (line 3)", told apart from where `first` is
+bool same_place(uint32_t a, uint32_t b);
 
 // library.cpp
 void library_ranges(const void* entry, std::vector<Range>& ranges);  // finds library_begin/end and adds its known variables

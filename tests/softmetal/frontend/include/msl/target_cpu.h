@@ -4,10 +4,12 @@
 #include "softmetal_abi.h"
 
 extern "C" {
-// convergent: no call may be made control-dependent on more conditions than the source makes it.
-__attribute__((convergent)) void msl_rt_threadgroup_barrier(uint32_t flags, int line);
-__attribute__((convergent)) void msl_rt_simdgroup_barrier(uint32_t flags, int line);
-__attribute__((convergent)) const msl_simd_values* msl_rt_simd_exchange(uint32_t op, const void* value, uint32_t size, int line);
+// convergent: no call may be made control-dependent on more conditions than the source makes it. nomerge: two calls in two branches
+// stay two; the return address is what tells them apart.
+#define MSL_MEETING __attribute__((convergent, nomerge))
+MSL_MEETING void msl_rt_threadgroup_barrier(uint32_t flags, int line);
+MSL_MEETING void msl_rt_simdgroup_barrier(uint32_t flags, int line);
+MSL_MEETING const msl_simd_values* msl_rt_simd_exchange(uint32_t op, const void* value, uint32_t size, int line);
 __attribute__((noreturn)) void msl_rt_missing_lane(uint32_t op, uint32_t lane, int line);
 
 // float -> bfloat, round to nearest even: clang calls this where the CPU has no instruction for it.
@@ -23,9 +25,10 @@ __attribute__((used, no_sanitize("kernel-address"), visibility("hidden"))) inlin
   extern "C" __attribute__((used, visibility("default"), no_sanitize("kernel-address"))) void msl_kernel_##n(void* const* msl_buffers, const msl_thread* msl_position)
 #define MSL_BUFFER(index) msl_buffers[index]
 #define MSL_POSITION(name) msl::target::name(msl_position)
-// Guard room round a threadgroup variable, and its announcement by each thread that reaches it.
+// Guard room round a threadgroup variable, and its announcement by each thread that reaches it. Aligned to so much that clang leaves it
+// alone: what its instrumentation of globals announces is taken for a constant.
 #define MSL_THREADGROUP(type, name) \
-  alignas(256) static threadgroup unsigned char name##__storage[256 + (sizeof(type) + 255) / 256 * 256 + 256]; \
+  alignas(1024) static threadgroup unsigned char name##__storage[256 + (sizeof(type) + 255) / 256 * 256 + 256]; \
   threadgroup type& name = *(threadgroup type*)(name##__storage + 256); \
   msl_rt_threadgroup_variable((void*)(name##__storage + 256), sizeof(type), #name)
 
@@ -44,16 +47,25 @@ MSL_INLINE coordinates thread_execution_width(const msl_thread* t) { return {t->
 MSL_INLINE coordinates quadgroup_index_in_threadgroup(const msl_thread* t) { return {t->thread_index_in_threadgroup / 4, 0, 0}; }
 MSL_INLINE coordinates thread_index_in_quadgroup(const msl_thread* t) { return {t->thread_index_in_threadgroup % 4, 0, 0}; }
 
+// Stands round a loop whose body holds a collective or a barrier (loops.py puts it there); next() at the start of the body.
+struct loop {
+  msl_loop state;
+  MSL_INLINE explicit loop(uint line) : state{nullptr, line, 0} { msl_rt_loop_enter(&state); }
+  MSL_INLINE ~loop() { msl_rt_loop_leave(&state); }
+  MSL_INLINE void next() { ++state.iteration; }
+};
+
 MSL_INLINE uint lane() { return msl_rt_lane(); }
 MSL_INLINE void threadgroup_barrier(uint flags, int line) { msl_rt_threadgroup_barrier(flags, line); }
 MSL_INLINE void simdgroup_barrier(uint flags, int line) { msl_rt_simdgroup_barrier(flags, line); }
 
 // ---- lanes: all values of a SIMD-group, through the runtime's one collective ------------------------------------------
 // Not instrumented: what they read is the runtime's own memory. Not inlined, because clang does not mix the two kinds.
-#define MSL_LANES __attribute__((noinline, convergent, no_sanitize("kernel-address"))) inline
+#define MSL_LANES __attribute__((noinline, convergent, nomerge, no_sanitize("kernel-address", "array-bounds"))) inline
+#define MSL_UNSET __attribute__((uninitialized))
 
 template <class T> MSL_INLINE T lane_value(const msl_simd_values* all, uint lane) {
-  T value;
+  MSL_UNSET T value;
   __builtin_memcpy(&value, all->data + lane * all->stride, sizeof(T));
   return value;
 }
@@ -61,8 +73,8 @@ template <class T> MSL_INLINE T lane_value(const msl_simd_values* all, uint lane
 // The values of the active lanes of [first, first + width) combined pairwise; `width` is a power of two.
 template <class Operation, class T> MSL_LANES T reduce(uint op, T value, uint first, uint width, int line) {
   const msl_simd_values* all = msl_rt_simd_exchange(op, &value, sizeof(T), line);
-  T values[32];
-  bool present[32];
+  MSL_UNSET T values[32];
+  MSL_UNSET bool present[32];
   for (uint i = 0; i < width; ++i) {
     present[i] = (all->active >> (first + i)) & 1;
     if (present[i]) values[i] = lane_value<T>(all, first + i);
@@ -131,7 +143,11 @@ template <class A, class B> MSL_LANES metal::vec<float, 2> matrix_product(metal:
   return metal::vec<float, 2>{sums[0], sums[1]};
 }
 
-// ---- copies of structures: memcpy's own check does not know what they are aligned to. access: 1 read, 2 write.
+// ---- copies of structures: memcpy's own check does not know what they are aligned to, nor which bytes are padding and may be
+// unwritten. access: 1 read, 2 write. value: as msl_rt_load wants it.
+MSL_INLINE void load_padded(void* to, const void* from, ulong size, ulong alignment, const unsigned char* value) {
+  msl_rt_load(to, from, size, alignment, value);
+}
 template <uint alignment> MSL_INLINE void check_alignment(const void* p, ulong size, uint access) {
   if (alignment > 1) msl_rt_alignment(p, size, alignment, access);
 }
