@@ -9,6 +9,7 @@ Definitions, over the elements finite on both sides, d = value - reference:
     cosine       <value, reference> / (|value| |reference|); 1 when both are zero, 0 when one is
 """
 import math
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,9 @@ from .values import ParityError, check_alike, check_number, on_cpu
 
 BLOCK = 1 << 20  # elements a block: 8 MiB in float64
 RELATIVE_FLOOR = 1e-3  # of the data range
+LARGEST = sys.float_info.max
+# Beyond these the squares of float64 numbers leave its range; no other dtype has such numbers.
+SQUARED = 2.0**-480, 2.0**480
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Frame:
 class Metrics:
     """See the module's docstring for the definitions.
 
+    unit      what the frames' `squared` is in squares of: 1, but for numbers whose squares float64 can't hold.
     compared  elements finite on both sides.
     unlike    elements that are NaN or infinite on one side and not the same on the other.
     """
@@ -68,10 +73,11 @@ class Metrics:
     value: Side
     reference: Side
     frames: tuple
+    unit: float = 1.0
 
     def frame_psnr(self, frame):
         """A single frame's PSNR in dB, with the data range of the whole."""
-        return psnr(frame.squared, frame.compared, self.data_range)
+        return psnr(frame.squared, frame.compared, self.data_range, self.unit)
 
     def worst(self):
         """Position in `frames` of the one farthest from its reference: most unlike elements, then lowest PSNR."""
@@ -96,14 +102,15 @@ def compare(value, reference, data_range=0.0, tick=lambda: None):
                 "look for the node that first makes NaN."
             )
     peak, source = _data_range(value.kind, sides[1], data_range)
-    total = _Sums(RELATIVE_FLOOR * peak)
+    unit = _unit(sides)
+    total = _Sums(RELATIVE_FLOOR * (peak / unit), unit)
     frames = []
     for number, (one, other) in enumerate(zip(value.tensors, reference.tensors, strict=True)):
         for index in frame_indices(value.kind, one):
-            sums = _Sums(total.floor)
+            sums = _Sums(total.floor, unit)
             for left, right in _blocks_of(one[index], other[index], tick):
                 sums.add(left, right)
-            frames.append(Frame(number, index, sums.max_abs, sums.squared, sums.compared, sums.unlike))
+            frames.append(Frame(number, index, _in_full(sums.max_abs, unit), sums.squared, sums.compared, sums.unlike))
             total.merge(sums)
     if total.compared == 0:
         raise ParityError(
@@ -116,25 +123,27 @@ def compare(value, reference, data_range=0.0, tick=lambda: None):
         unlike=total.unlike,
         data_range=peak,
         data_range_source=source,
-        psnr=psnr(total.squared, total.compared, peak),
-        max_abs=total.max_abs,
-        mean_abs=total.absolute / total.compared,
+        psnr=psnr(total.squared, total.compared, peak, unit),
+        max_abs=_in_full(total.max_abs, unit),
+        mean_abs=_in_full(total.absolute / total.compared, unit),
         max_rel=total.max_rel,
-        rel_floor=total.floor,
+        rel_floor=RELATIVE_FLOOR * peak,
         cosine=total.cosine(),
         value=sides[0],
         reference=sides[1],
         frames=tuple(frames),
+        unit=unit,
     )
 
 
-def psnr(squared, count, data_range):
-    """Peak signal-to-noise ratio in dB from a sum of squared errors; inf for no error, NaN for no element."""
+def psnr(squared, count, data_range, unit=1.0):
+    """Peak signal-to-noise ratio in dB from a sum of squared errors, in squares of `unit`; inf for no error, NaN for no
+    element."""
     if count == 0:
         return math.nan
     if squared == 0:
         return math.inf
-    return 20 * math.log10(data_range) - 10 * math.log10(squared / count)
+    return 20 * math.log10(data_range) - 10 * (math.log10(squared) - math.log10(count)) - 20 * math.log10(unit)
 
 
 def frame_indices(kind, tensor):
@@ -204,17 +213,31 @@ def _data_range(kind, reference, asked):
     if kind == "MASK":
         return 1.0, "masks are 0 to 1"
     if reference.maximum > reference.minimum:
-        return reference.maximum - reference.minimum, "peak to peak of the reference"
+        return min(reference.maximum - reference.minimum, LARGEST), "peak to peak of the reference"
     if reference.maximum != 0 and math.isfinite(reference.maximum):
         return abs(reference.maximum), "magnitude of the reference, which is constant"
     return 1.0, "1, since the reference is zero everywhere"
 
 
-class _Sums:
-    """Running sums over blocks of float64."""
+def _unit(sides):
+    """What to count in: 1, or where a square would leave float64's range a power of two near the largest number."""
+    ends = [abs(end) for side in sides for end in (side.minimum, side.maximum) if math.isfinite(end)]
+    largest = max(ends, default=0.0)
+    if largest == 0 or SQUARED[0] < largest < SQUARED[1]:
+        return 1.0
+    return math.ldexp(1.0, math.frexp(largest)[1] - 1)
 
-    def __init__(self, floor):
-        self.floor = floor
+
+def _in_full(number, unit):
+    """Back from units; two opposite numbers may be farther apart than float64 can say."""
+    return min(number * unit, LARGEST)
+
+
+class _Sums:
+    """Running sums over blocks of float64, all but the counts in units of `unit`."""
+
+    def __init__(self, floor, unit):
+        self.floor, self.unit = floor, unit
         self.compared = self.unlike = 0
         self.absolute = self.squared = self.max_abs = self.max_rel = 0.0
         self.dot = self.left = self.right = 0.0
@@ -228,6 +251,8 @@ class _Sums:
             left, right = left[finite], right[finite]
         if left.numel() == 0:
             return
+        if self.unit != 1:
+            left, right = left / self.unit, right / self.unit
         error = (left - right).abs_()
         self.compared += error.numel()
         self.absolute += float(error.sum())

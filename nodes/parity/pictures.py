@@ -6,6 +6,7 @@ the same latent. The difference is a heat map of the largest channel, its scale 
 finite is magenta.
 """
 import math
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -129,6 +130,8 @@ def _projection(pixels):
     pixels = pixels[np.isfinite(pixels).all(axis=1)]
     if not len(pixels):
         return lambda plane: np.full((*plane.shape[:2], 1), 0.5)
+    largest = np.abs(pixels).max() or 1.0  # made 1: squares of what float64 can hold may be more than it can
+    pixels = pixels / largest
     mean, axes = pixels.mean(axis=0), np.eye(pixels.shape[1])[:, :1]
     if pixels.shape[1] >= 3:
         _, vectors = np.linalg.eigh(np.cov(pixels, rowvar=False) if len(pixels) > 1 else np.eye(pixels.shape[1]))
@@ -138,7 +141,7 @@ def _projection(pixels):
     shown = (pixels - mean) @ axes
     low, high = np.percentile(shown, 1, axis=0), np.percentile(shown, 99, axis=0)
     span = np.where(high > low, high - low, 1.0)
-    return lambda plane: ((np.nan_to_num(plane, posinf=0, neginf=0) - mean) @ axes - low) / span
+    return lambda plane: ((np.nan_to_num(plane, posinf=0, neginf=0) / largest - mean) @ axes - low) / span
 
 
 def _side(plane, colours):
@@ -147,10 +150,11 @@ def _side(plane, colours):
 
 
 def _difference(one, other, white):
-    with np.errstate(invalid="ignore"):
-        error = np.abs(one - other)
     unlike = ~np.isfinite(one) | ~np.isfinite(other)
-    error = np.where(unlike, 0, error).max(axis=-1) / (white or 1)
+    scale = white or 1
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.abs(one / scale - other / scale) if scale > 1 else np.abs(one - other) / scale
+    error = np.where(unlike, 0, error).max(axis=-1)
     position = np.clip(error, 0, 1) * (len(HEAT) - 1)
     below = np.minimum(position.astype(int), len(HEAT) - 2)
     rgb = HEAT[below] + (HEAT[below + 1] - HEAT[below]) * (position - below)[..., None]
@@ -213,4 +217,5 @@ def _round_up(error):
         return 0.0
     power = 10.0 ** math.floor(math.log10(error))
     # float32's 0.05 is a little more than 0.05: it still fits below a white of 0.05.
-    return float(f"{next((step * power for step in (1, 2, 5) if error <= step * power * (1 + 1e-6)), 10 * power):.3g}")
+    white = next((step * power for step in (1, 2, 5) if error <= step * power * (1 + 1e-6)), 10 * power)
+    return min(float(f"{white:.3g}"), sys.float_info.max)

@@ -54,6 +54,29 @@ def test_every_number_is_numpys(monkeypatch, wrap, shape, data_range, block):
     assert (found.elements, found.compared, found.unlike) == (a.numel(), a.numel(), 0)
 
 
+@pytest.mark.parametrize("power", [-1000, -600, 600, 1000])
+def test_numbers_whose_squares_float64_cannot_hold(power):
+    """The same picture in units of 2 ** power: every ratio stays."""
+    scale = math.ldexp(1.0, power)
+    value, reference = seeded(1, 4, 6, 6).double() - 0.5, seeded(1, 4, 6, 6, seed=1).double() - 0.5
+    plain = compare({"samples": value}, {"samples": reference})
+    scaled = compare({"samples": value * scale}, {"samples": reference * scale})
+    for name in ("psnr", "cosine", "max_rel"):
+        assert getattr(scaled, name) == pytest.approx(getattr(plain, name), rel=1e-12), name
+    for name in ("max_abs", "mean_abs", "data_range", "rel_floor"):
+        assert getattr(scaled, name) == pytest.approx(getattr(plain, name) * scale, rel=1e-12), name
+    assert scaled.frame_psnr(scaled.frames[0]) == pytest.approx(plain.psnr, rel=1e-12)
+
+
+def test_the_least_and_the_greatest_numbers_there_are():
+    most = torch.full((1, 4, 4, 4), 1.7e308, dtype=torch.float64)
+    found = compare({"samples": most}, {"samples": -most})
+    assert found.max_abs == metrics.LARGEST and found.cosine == pytest.approx(-1) and math.isfinite(found.psnr)
+    least = torch.full((1, 4, 4, 4), 5e-324, dtype=torch.float64)
+    found = compare({"samples": least}, {"samples": -least})
+    assert found.max_abs == 1e-323 and found.cosine == pytest.approx(-1) and math.isfinite(found.psnr)
+
+
 def test_two_known_values_by_hand():
     """Off by 0.1 everywhere in an image: 20 dB."""
     grey = torch.full((1, 4, 4, 3), 0.5, dtype=torch.float64)

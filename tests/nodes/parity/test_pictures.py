@@ -154,6 +154,15 @@ def test_fp8_weights_have_a_picture(dtype, transposed):
     assert sheet(one, other).rows == ((0, 2.0),)
 
 
+@pytest.mark.parametrize("scale", [1e-320, 1e-200, 1e200, 1.7e308])
+def test_latents_of_any_magnitude(scale):
+    reference = latent().double().clamp(-1, 1)
+    picture = sheet({"samples": -reference * scale}, {"samples": reference * scale})
+    left, right, heat = panels(picture)[0]
+    assert picture.image.isfinite().all() and not torch.equal(left, right) and heat.max() > 0.3
+    assert right.std() > 0.1
+
+
 def test_a_constant_latent_and_one_full_of_nan_beside_it():
     constant = {"samples": torch.ones(1, 4, 8, 8)}
     value = {"samples": torch.ones(1, 4, 8, 8)}
