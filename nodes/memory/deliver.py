@@ -8,6 +8,7 @@ from . import report
 EVENT = "metal_kernels.memory"
 PREFIX = "metal_memory/report"
 TRIES = 1000
+LONGEST = 240  # bytes of a file's name without number and ending: file systems take 255 in all
 
 log = logging.getLogger("metal_kernels")
 
@@ -17,44 +18,53 @@ def deliver(session):
     data = report.collect(session)
     nodes = [node_id for node_id, node in session.prompt.prompt.items()
              if node.get("class_type") == "MetalMemoryReport"]
-    files = []
+    files, unwritten = [], []
     for prefix in sorted(session.files):
         try:
             files.append(write(prefix, report.as_json(data)))
         except Exception as error:
-            log.warning("Metal Kernels memory: the report can't be written to %r: %s", prefix, error)
+            unwritten.append(f"The report can't be written to {prefix!r}: {error}")
+            log.warning("Metal Kernels memory: %s", unwritten[-1])
     if data["outcome"] != "success":
         log.warning("Metal Kernels memory: %s", report.summary(data))
     try:
-        send(session.prompt, data, nodes, files)
+        send(session.prompt, data, nodes, files, unwritten)
     except Exception:
         log.warning("Metal Kernels memory: the report's event can't be sent", exc_info=True)
 
 
-def send(prompt, data, nodes, files):
+def send(prompt, data, nodes, files, unwritten=()):
     """To the browser that queued the prompt; to all of them where it has no name. A node that a failure kept from
-    running shows a summary."""
+    running shows a summary; and each shows which files could not be written and why, sentences in `unwritten`."""
     from server import PromptServer
 
     server, client = PromptServer.instance, prompt.extra_data.get("client_id")
     server.send_sync(EVENT, {
-        "prompt_id": prompt.prompt_id, "nodes": nodes, "files": files, "text": report.as_text(data),
-        "report": data,
+        "prompt_id": prompt.prompt_id, "nodes": nodes, "files": files, "unwritten": list(unwritten),
+        "text": "\n".join([*unwritten, report.as_text(data)]), "report": data,
     }, client)  # fmt: skip
-    if data["outcome"] != "success":
+    shown = [*unwritten] if data["outcome"] == "success" else [report.summary(data), *unwritten]
+    if shown:
         for node_id in nodes:
-            server.send_progress_text(report.summary(data), node_id, client)
+            server.send_progress_text(" ".join(shown), node_id, client)
 
 
 def files_wanted(save_json=False, filename_prefix=PREFIX, **_):
     """The prefixes of the files that a node's inputs ask for: one or none. A linked input is known when it runs."""
-    if save_json is True and isinstance(filename_prefix, str) and complaint(filename_prefix) is None:
+    if unclear(save_json) is None and save_json and complaint(filename_prefix) is None:
         return (filename_prefix,)
     return ()
 
 
+def unclear(save_json):
+    """None, or one sentence: why this says neither yes nor no. It may be linked to anything; numbers are 0 or not."""
+    return None if isinstance(save_json, (bool, int)) else f"save_json is {_described(save_json)}; give true or false"
+
+
 def complaint(prefix):
     """None, or one sentence: why no file can have this prefix. Subfolders are fine, and %date%-like parts too."""
+    if not isinstance(prefix, str):
+        return f"filename_prefix is {_described(prefix)}; give a text"
     parts = re.split(r"[/\\]", prefix)
     if not prefix.strip() or not parts[-1].strip(" ."):
         return f"filename_prefix {prefix!r} names no file"
@@ -62,7 +72,19 @@ def complaint(prefix):
         return f"filename_prefix {prefix!r} leaves ComfyUI's output folder; give a name inside it"
     if re.search(r'[\x00-\x1f<>:"|?*\\]', prefix):
         return f"filename_prefix {prefix!r} holds a character that file names can't have everywhere"
+    for part in parts:
+        if len(part.encode("utf-8", "replace")) > LONGEST:
+            return f"filename_prefix {prefix[:40] + '...'!r} holds a name of {len(part)} characters; give a shorter one"
     return None
+
+
+def _described(thing):
+    """`the str 'no'`, `None`, `of type Tensor`."""
+    if thing is None or isinstance(thing, (bool, int, float, str)):
+        text = repr(thing)
+        text = text if len(text) <= 40 else text[:37] + "..."
+        return text if thing is None else f"the {type(thing).__name__} {text}"
+    return f"of type {type(thing).__name__}"
 
 
 def write(prefix, text):

@@ -6,6 +6,7 @@ import time
 import types
 
 import pytest
+import torch
 from memory_toys import ended
 
 
@@ -50,7 +51,7 @@ def test_the_event_goes_to_the_browser_that_queued_the_prompt(memory, comfy, ses
     memory.deliver.deliver(session)
     ((event, data, client),) = comfy.events
     assert event == "metal_kernels.memory" and client == "browser" and comfy.texts == []
-    assert (data["prompt_id"], data["nodes"], data["files"]) == ("p1", ["M"], [])
+    assert (data["prompt_id"], data["nodes"], data["files"], data["unwritten"]) == ("p1", ["M"], [], [])
     assert data["report"]["final"] and data["text"].startswith("Metal memory of this prompt: ")
 
 
@@ -97,6 +98,9 @@ def test_what_cannot_be_written_is_logged_and_the_event_goes_out(memory, comfy, 
     sys.modules["folder_paths"].get_save_image_path = full
     memory.deliver.deliver(session)
     assert "disk full" in caplog.text and comfy.events[0][1]["files"] == []
+    said = "The report can't be written to 'x': disk full"
+    assert comfy.events[0][1]["unwritten"] == [said] and comfy.events[0][1]["text"].startswith(said + "\n")
+    assert comfy.texts == [(said, "M", "browser")]
 
 
 def test_an_event_that_cannot_be_sent_breaks_nothing(memory, comfy, session, caplog):
@@ -106,7 +110,8 @@ def test_an_event_that_cannot_be_sent_breaks_nothing(memory, comfy, session, cap
     assert "can't be sent" in caplog.text and (comfy.output / "x_00001_.json").exists()
 
 
-@pytest.mark.parametrize("prefix", ["report", "a/b/c", "metal_memory/report", "Bericht ä", "%year%-%month%", "a.b"])
+@pytest.mark.parametrize("prefix", ["report", "a/b/c", "metal_memory/report", "Bericht ä", "%year%-%month%", "a.b",
+                                    "n" * 240])
 def test_fit_prefixes(memory, comfy, prefix):
     assert memory.deliver.complaint(prefix) is None
     assert (comfy.output / memory.deliver.write(prefix, "{}")).read_text() == "{}"
@@ -123,3 +128,25 @@ def test_unfit_prefixes_are_named(memory, comfy, prefix, reason):
     with pytest.raises(ValueError, match="filename_prefix"):
         memory.deliver.write(prefix, "{}")
     assert not comfy.output.exists() and memory.deliver.files_wanted(True, prefix) == ()
+
+
+@pytest.mark.parametrize("prefix", ["n" * 300, "folder/" + "n" * 241, "n" * 300 + "/x", "\u00e4" * 121])
+def test_a_name_that_no_file_system_takes_is_refused(memory, comfy, prefix):
+    complaint = memory.deliver.complaint(prefix)
+    assert "characters; give a shorter one" in complaint and len(complaint) < 200
+    assert memory.deliver.files_wanted(True, prefix) == ()
+
+
+@pytest.mark.parametrize("prefix, what", [
+    (3, "the int 3"), (None, "None"), (["1", 0], "of type list"), (torch.zeros(2), "of type Tensor"),
+])
+def test_a_prefix_that_is_no_text_is_named(memory, prefix, what):
+    assert memory.deliver.complaint(prefix) == f"filename_prefix is {what}; give a text"
+    assert memory.deliver.files_wanted(True, prefix) == ()
+
+
+@pytest.mark.parametrize("save_json, files", [
+    (True, ("x",)), (1, ("x",)), (False, ()), (0, ()), ("yes", ()), (None, ()), (["1", 0], ()),
+])
+def test_files_are_wanted_where_it_is_clear(memory, save_json, files):
+    assert memory.deliver.files_wanted(save_json, "x") == files

@@ -71,3 +71,24 @@ def test_an_unfit_prefix_is_refused_before_anything_runs(node, world, prefix):
 def test_a_fit_or_a_linked_prefix_is_accepted(node, prefix):
     assert node.validate_inputs(filename_prefix=prefix) is True
     assert node.validate_inputs() is True
+
+
+@pytest.mark.parametrize("linked, says", [
+    ({"filename_prefix": 3}, "filename_prefix is the int 3; give a text."),
+    ({"filename_prefix": None}, "filename_prefix is None; give a text."),
+    ({"filename_prefix": object()}, "filename_prefix is of type object; give a text."),
+    ({"filename_prefix": "n" * 300}, "holds a name of 300 characters; give a shorter one."),
+    ({"save_json": "no"}, "save_json is the str 'no'; give true or false."),
+    ({"save_json": None}, "save_json is None; give true or false."),
+])
+def test_a_linked_setting_of_another_type_is_one_sentence(node, world, linked, says):
+    with pytest.raises(ValueError) as caught:
+        node.execute(**linked)
+    assert str(caught.value).endswith(says) and "\n" not in str(caught.value)
+
+
+def test_a_save_json_linked_to_a_number_saves(node, world):
+    executor = world.comfyui.execution.PromptExecutor({
+        "MetalMemoryReport": lambda executor, node_id, item: node.execute("x", save_json=1, filename_prefix="n")})
+    run(executor, {"M": prompt_node("MetalMemoryReport")})
+    assert world.delivered[0].files == {"n"}
