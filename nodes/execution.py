@@ -21,6 +21,7 @@ import threading
 from contextvars import ContextVar
 
 from .listener import Listener, Outcome
+from .prompt import Prompt
 
 __all__ = ["Listener", "Outcome", "Prompt", "add_listener", "current", "drop_cache", "install", "problem",
            "remove_listener", "uninstall"]
@@ -33,57 +34,6 @@ _hooks = []
 _listeners = []
 _complained = set()
 _state = {"problem": "the hooks are not installed", "drop_cache": False}
-
-
-class Prompt:
-    """A prompt that runs: what was sent, and from `node_started` on the graph with what expansions add to it."""
-
-    def __init__(self, prompt_id, prompt, extra_data, executor=None):
-        self.prompt_id = prompt_id
-        self.prompt = prompt
-        self.extra_data = extra_data
-        self.dynprompt = None
-        self._executor = executor
-
-    def node(self, node_id):
-        """The node's dict (class_type, inputs); empty for a node that does not exist."""
-        if self.dynprompt is not None and self.dynprompt.has_node(node_id):
-            return self.dynprompt.get_node(node_id)
-        return self.prompt.get(node_id, {})
-
-    def class_type(self, node_id):
-        return self.node(node_id).get("class_type")
-
-    def name(self, node_id):
-        """For people: the title the user gave the node, or its class, and its id: "VAE Decode (#8)"."""
-        node = self.node(node_id)
-        title = (node.get("_meta") or {}).get("title") or node.get("class_type") or "node"
-        return f"{title} (#{node_id})"
-
-    def cached_outputs(self, node_id):
-        """The node's outputs in ComfyUI's execution cache, under this prompt's key: a list for each; or None."""
-        look = getattr(self._outputs_cache, "get_local", None)
-        entry = look(node_id) if look is not None else None
-        return getattr(entry, "outputs", None)
-
-    def mark_cache_keys(self, mark):
-        """For the rest of this prompt, add `mark(node_id)` (hashable; empty for nothing) to the cache key of every node
-        made by expansion. ComfyUI's key of such a node says nothing of the node that made it."""
-        keys = getattr(self._outputs_cache, "is_changed_cache", None)
-        stock = getattr(keys, "get", None)
-        if stock is None:
-            return  # no execution cache, no stale result
-
-        async def get(node_id):
-            changed = await stock(node_id)
-            own = self.dynprompt.get_parent_node_id(node_id) is not None and mark(node_id)
-            return (changed, own) if own else changed
-
-        keys.get = get  # an object of this prompt alone: it goes with the prompt
-
-    @property
-    def _outputs_cache(self):
-        return getattr(getattr(self._executor, "caches", None), "outputs", None)
 
 
 def add_listener(listener):

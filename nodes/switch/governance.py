@@ -65,6 +65,21 @@ def nearest(graph, node_id):
     return ()
 
 
+def downstream(graph, node_ids):
+    """These nodes and all that their outputs go into; of a node made by expansion also the node that made it."""
+    takers = {}
+    for node_id in graph.all_node_ids():
+        for source in sources(graph, node_id):
+            takers.setdefault(source, []).append(node_id)
+    found, ahead = set(), list(node_ids)
+    while ahead:
+        node_id = ahead.pop()
+        if node_id is not None and node_id not in found:
+            found.add(node_id)
+            ahead += [*takers.get(node_id, ()), graph.get_parent_node_id(node_id)]
+    return found
+
+
 def sources(graph, node_id):
     """Ids of the nodes that this one's inputs come from by link."""
     for value in graph.get_node(node_id).get("inputs", {}).values():

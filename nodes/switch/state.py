@@ -8,8 +8,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from .. import execution
+from ..prompt import NEVER
 from . import kernels
-from .governance import NONE, SWITCH, as_text, check, from_text, govern, is_switch, may_switch_on, switched_on, written
+from .governance import (
+    NONE,
+    SWITCH,
+    as_text,
+    check,
+    downstream,
+    from_text,
+    govern,
+    is_switch,
+    may_switch_on,
+    switched_on,
+    written,
+)
 
 log = logging.getLogger("metal_kernels")
 
@@ -32,6 +45,7 @@ class Session:
         self.rulings = {}  # node id -> Ruling, of the nodes that have started
         self.calls = []
         self.overlapped = {}  # node id -> ids of the nodes that it overlapped with
+        self.spoiled = set()  # ids of the nodes that did not run as their cache keys say, and of those after them
         self.taken = {}  # node id -> {kernel: calls}
         self.held = ExitStack()
         self.standing = switched_on(kernels.modes(), kernels.needed())  # whatever prompt runs
@@ -79,8 +93,18 @@ class Session:
         return govern(self.graph, node_id, self.values_of) if self.has_switch() else NONE
 
     def cache_mark(self, node_id):
-        """What the cache key of a node made by expansion lacks: how the node that made it is governed."""
-        return as_text(self.ruling(self.graph.get_parent_node_id(node_id)).settings)
+        """What the cache key of a node made by expansion lacks: how the node that made it is governed, and whether
+        anything upstream of it is spoiled."""
+        if node_id in self.spoiled:
+            return NEVER
+        parent = self.graph.get_parent_node_id(node_id)
+        return as_text(self.ruling(parent).settings) if parent is not None else ""
+
+    def spoil(self, node_ids):
+        """These nodes run under other settings than the graph says: no later prompt may be served their results."""
+        new = downstream(self.graph, node_ids) - self.spoiled
+        self.spoiled |= new
+        self.prompt.spoil_cache_keys(new)
 
 
 class Governor(execution.Listener):
@@ -209,6 +233,7 @@ class Governor(execution.Listener):
         running = session.calls if session is not None else ()
         calls = [call for call in running if not is_switch(session.graph, call.node_id)]
         if any(call.settings != calls[0].settings for call in calls[1:]):
+            session.spoil([call.node_id for call in calls if call.settings])
             for call in calls:
                 call.settings = {}
                 others = {other.node_id for other in calls} - {call.node_id}

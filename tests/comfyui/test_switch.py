@@ -239,6 +239,17 @@ def test_async_nodes_that_overlap_get_the_defaults_and_are_named(comfyui):
     assert set(conflicts) == {"w", "b"} and conflicts["w"]["kind"] == "overlap"
 
 
+def test_what_overlapped_is_not_served_to_a_later_prompt(comfyui):
+    alone = {"S": switch(pad="off"), "w": node("TestAsync", value=("S", 0), seconds=1.0, seed=900),
+             "after": node("TestExpand", value=("w", 0)), "shown": node("TestShow", value=("after", 2))}
+    both = {**alone, "T": switch(("S", 0), pad="on"), "b": node("TestSlow", value=("T", 0), seconds=0.2, seed=901)}
+    assert by(comfyui.run(both), "w", "b") == ["stock+pack", "pack"]
+    entry = comfyui.run(alone)
+    assert by(entry, "w") == "stock" and cached(entry) == {"S"}
+    assert comfyui.get("/test/state")["conflicts"] == []
+    assert cached(comfyui.run(alone)) == set(alone)
+
+
 def test_a_failing_node_leaves_nothing_switched_and_names_its_kernels(comfyui):
     entry = comfyui.end(comfyui.queue({"S": switch(pad="on"), "f": node("TestFail", value=("S", 0))}))
     assert "this node always fails" in error(entry)["exception_message"]

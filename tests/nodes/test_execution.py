@@ -324,7 +324,7 @@ def test_cache_keys_of_expansions_are_marked_for_this_prompt(comfyui, recorder, 
     def expand(executor, node_id, item):
         return {"a": node("B"), "b": node("B")}
 
-    marks = {"1": "not asked for nodes of the prompt itself", "a": "pad=off"}
+    marks = {"1": "the keys of the prompt's own nodes are made before it begins", "a": "pad=off"}
     hooks.add_listener(Marks())
     executor = comfyui.execution.PromptExecutor({"A": expand, "B": quiet})
     run(executor, {"1": node("A")})
@@ -332,6 +332,17 @@ def test_cache_keys_of_expansions_are_marked_for_this_prompt(comfyui, recorder, 
     marks.clear()
     run(executor, {"1": node("A")})
     assert executor.caches.outputs.keys == {"a": False, "b": False}
+
+
+def test_a_spoiled_cache_key_equals_no_other(comfyui, recorder):
+    executor = comfyui.execution.PromptExecutor({"A": quiet})
+    run(executor, {"1": node("A"), "2": node("A")})
+    recorder.prompt.spoil_cache_keys({"1", "gone"})
+    keys = executor.caches.outputs.cache_key_set.keys
+    assert keys["2"] == "2" and set(keys) == {"1", "2"}
+    assert keys["1"] != (float("nan"), "1")
+    executor.caches = None  # --cache-none
+    recorder.prompt.spoil_cache_keys({"1"})
 
 
 def test_a_cached_output_is_read_under_this_prompts_key(comfyui, recorder):

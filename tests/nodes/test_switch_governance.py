@@ -130,6 +130,14 @@ def test_what_is_no_link_is_not_followed(rules, value):
     assert settings(rules, made, "a") == rules.NONE
 
 
+def test_downstream(rules):
+    made = graph({"a": under(), "b": under("a"), "c": under("b"), "P": under(), "d": under("P"), "e": under("a", "d")},
+                 [("P", {"P.1": under(), "P.2": under("P.1")})])
+    assert rules.downstream(made, ["b"]) == {"b", "c"}
+    assert rules.downstream(made, ["P.1"]) == {"P.1", "P.2", "P", "d", "e"}
+    assert rules.downstream(graph({"a": under("b"), "b": under("a")}), ["a"]) == {"a", "b"}
+
+
 def test_a_cycle_ends(rules):
     made = graph({"a": under("b"), "b": under("a")})
     assert settings(rules, made, "a") == rules.NONE

@@ -2,6 +2,7 @@
 import asyncio
 import importlib
 import logging
+import math
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -213,6 +214,28 @@ def test_async_nodes_that_overlap_under_different_switches_get_the_defaults(worl
     assert set(found) == {"w", "b"} and found["w"]["kind"] == "overlap" and found["w"]["others"] == ["b"]
     assert found["b"]["text"] == ("See (#b) ran at the same time as Wait (#w), under different switches: the defaults "
                                   "apply to it.")
+
+
+def test_what_async_nodes_made_while_they_overlapped_is_served_to_no_later_prompt(world, executor):
+    prompt = {"S": switch(pad="off"), "w": under("Wait", "S"), "b": node("See"), "c": under("See", "w", join=["w"]),
+              "E": under("Expand", "c", makes={"E.1": under("See", "c"), "E.2": node("See")})}
+    run(executor, prompt)
+    assert {conflict["node"] for conflict in world.governor.conflicts()} == {"w", "b"}
+    keys = executor.caches.outputs.cache_key_set.keys
+    assert {node_id for node_id, key in keys.items() if key != node_id} == {"w", "c", "E"}, "b ran as it should"
+    assert world.governor._sessions == []
+    alone = {"S": prompt["S"], "w": prompt["w"]}
+    run(executor, alone)
+    assert set(executor.caches.outputs.cache_key_set.keys.items()) == {("S", "S"), ("w", "w")}
+
+
+def test_a_cache_key_made_after_an_overlap_says_so_of_what_is_upstream(world, executor):
+    marks = {}
+    executor.functions["Text"] = lambda *_: marks.update(
+        {node_id: world.governor._session.cache_mark(node_id) for node_id in ("w", "b", "c")})
+    run(executor, {"S": switch(pad="off"), "w": under("Wait", "S"), "b": node("See"),
+                   "c": under("See", "w", join=["w"]), "t": node("Text")})
+    assert math.isnan(marks["w"]) and math.isnan(marks["c"]) and marks["b"] == ""
 
 
 def test_async_nodes_that_overlap_under_one_switch_keep_it(world, executor):

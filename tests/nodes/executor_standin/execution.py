@@ -42,10 +42,19 @@ class IsChangedCache:
 
 
 class Cache:
-    """Outputs by node id. `keys` shows the part of the key that is asked of IsChangedCache."""
+    """Outputs by node id; what is held under a key that is none of this prompt's is gone. `keys` shows the part of the
+    key that is asked of IsChangedCache."""
 
     def __init__(self):
         self.entries, self.keys = {}, {}
+
+    def set_prompt(self, node_ids):
+        spoiled = {node_id for node_id, key in self.keys_in_force().items() if key != node_id}
+        self.entries = {node_id: entry for node_id, entry in self.entries.items() if node_id not in spoiled}
+        self.cache_key_set = SimpleNamespace(keys={node_id: node_id for node_id in node_ids})
+
+    def keys_in_force(self):
+        return self.cache_key_set.keys if hasattr(self, "cache_key_set") else {}
 
     def get_local(self, node_id):
         return self.entries.get(node_id)
@@ -71,6 +80,8 @@ class PromptExecutor:
         self.status_messages = []
         self.prompt_id, self.graph = prompt_id, DynamicPrompt(prompt)
         self.registry = ProgressRegistry(prompt_id, self.graph)
+        if isinstance(self.caches.outputs, Cache):
+            self.caches.outputs.set_prompt(prompt)
         self.caches.outputs.is_changed_cache = IsChangedCache()
         self.tasks = {}
         for node_id in prompt:
