@@ -25,6 +25,50 @@ def test_the_nodes_are_listed(comfyui):
     assert "after" in node["input"]["optional"]
 
 
+def listed(node, part):
+    """[(id, type)] of a node's inputs, as /object_info has them; a combo's type is the list of its choices."""
+    found = []
+    for name, (kind, *options) in node["input"].get(part, {}).items():
+        choices = options[0].get("options") if options and kind == "COMBO" else None
+        found.append((name, choices or kind))
+    return found
+
+
+def test_the_switch_is_as_released(comfyui):
+    """Workflows name these: kernels are appended, nothing is ever moved or renamed."""
+    node = comfyui.get("/object_info/MetalKernelsSwitch")["MetalKernelsSwitch"]
+    assert (node["display_name"], node["category"]) == ("Metal Kernels Switch", "Metal Kernels")
+    assert listed(node, "required") == [("value", "COMFY_MATCHTYPE_V3")]
+    modes = ["auto", "on", "off"]
+    landed = ["pad", "softmax", "linear", "fp8", "grouped_mm"]
+    kernels = [name for name, _ in listed(node, "optional")]
+    assert kernels[: len(landed)] == landed
+    assert listed(node, "optional") == [(name, modes) for name in kernels]
+    assert (node["output"], node["output_name"]) == (["COMFY_MATCHTYPE_V3", "STRING"], ["value", "kernels"])
+    assert node["output_node"] is False
+
+
+TOLERANCES = [("min_psnr", "FLOAT"), ("max_abs_error", "FLOAT"), ("max_rel_error", "FLOAT"), ("min_cosine", "FLOAT"),
+              ("exact", "BOOLEAN"), ("data_range", "FLOAT")]  # fmt: skip
+VERDICT = {"report": "STRING", "json": "STRING", "passed": "BOOLEAN", "difference": "IMAGE", "psnr": "FLOAT"}
+
+
+@pytest.mark.parametrize("name, title, required, optional, outputs", [
+    ("MetalParityCompare", "Metal Parity Compare", [("value", "*"), ("reference", "*")], TOLERANCES, VERDICT),
+    ("MetalParityVAE", "Metal Parity VAE",
+     [("vae", "VAE"), ("image_or_latent", "IMAGE,LATENT"), ("operation", ["decode", "encode", "round trip"]),
+      ("region", ["whole", "centre crop", "tiles"])],
+     [("size", "INT"), ("frames", "INT"), *TOLERANCES],
+     {**VERDICT, "device_image": "IMAGE", "cpu_image": "IMAGE"}),
+])
+def test_the_parity_nodes_are_as_released(comfyui, name, title, required, optional, outputs):
+    node = comfyui.get(f"/object_info/{name}")[name]
+    assert (node["display_name"], node["category"], node["output_node"]) == (title, "Metal Kernels", True)
+    assert (listed(node, "required"), listed(node, "optional")) == (required, optional)
+    assert dict(zip(node["output_name"], node["output"], strict=True)) == outputs
+    assert list(node["output_name"]) == list(outputs)
+
+
 def test_the_status_node_shows_its_text_and_runs_in_every_prompt(comfyui):
     for _ in range(2):
         entry = comfyui.run(GRAPH)
@@ -46,5 +90,10 @@ def test_it_waits_for_what_it_comes_after(comfyui):
     assert "patched" in comfyui.run(graph)["outputs"]["2"]["text"][0]
 
 
-def test_its_help_page_is_served(comfyui):
-    assert comfyui.text("/extensions/metal-kernels/docs/MetalKernelsStatus.md").startswith("# Metal Kernels Status")
+@pytest.mark.parametrize("name, title", [
+    ("MetalKernelsStatus", "Metal Kernels Status"), ("MetalKernelsSwitch", "Metal Kernels Switch"),
+    ("MetalMemoryReport", "Metal Memory Report"), ("MetalParityCompare", "Metal Parity Compare"),
+    ("MetalParityVAE", "Metal Parity VAE"),
+])
+def test_every_help_page_is_served(comfyui, name, title):
+    assert comfyui.text(f"/extensions/metal-kernels/docs/{name}.md").startswith(f"# {title}")
