@@ -77,6 +77,7 @@ bench: $(STAMP)  ## what the software device and the dispatch cost, in processor
 	@$(PY) tests/prepare.py
 	@test "$$(uname)" = Darwin || $(PY) tests/softmetal/benchmark.py
 	@$(PY) tests/metal_kernels/bench_dispatch.py
+	@$(PY) tests/metal_kernels/bench_step.py
 
 # Another torch in a venv of its own: the device and the core.
 TORCH_VENV = .venv-torch-$(TORCH)
