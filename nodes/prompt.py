@@ -1,4 +1,5 @@
 """A prompt that runs, as features see it: its graph, and what ComfyUI's execution cache holds of it."""
+import importlib
 
 NEVER = float("nan")  # in a cache key: equal to nothing but the very same key
 
@@ -28,6 +29,15 @@ class Prompt:
         title = (node.get("_meta") or {}).get("title") or node.get("class_type") or "node"
         return f"{title} (#{node_id})"
 
+    def is_lazy(self, node_id, name):
+        """Whether the node's input of this name is run only if the node asks for it."""
+        try:
+            node_class = importlib.import_module("nodes").NODE_CLASS_MAPPINGS[self.class_type(node_id)]
+            info = importlib.import_module("comfy_execution.graph").get_input_info(node_class, name)[2]
+        except Exception:  # a node's INPUT_TYPES is anybody's code; an input that nobody describes is never asked for
+            return False
+        return bool((info or {}).get("lazy"))
+
     def cached_outputs(self, node_id):
         """The node's outputs in ComfyUI's execution cache, under this prompt's key: a list for each; or None."""
         look = getattr(self._outputs_cache, "get_local", None)
@@ -35,8 +45,8 @@ class Prompt:
         return getattr(entry, "outputs", None)
 
     def mark_cache_keys(self, mark):
-        """For the rest of this prompt, add `mark(node_id)` (hashable; empty for nothing) to the cache keys that are made:
-        those of nodes made by expansion. Such a key is made of the node and all that is upstream of it, but says
+        """For the rest of this prompt, add `mark(node_id)` (hashable; empty for nothing) to the cache keys that are
+        made: those of nodes made by expansion. Such a key is made of the node and all that is upstream of it, but says
         nothing of the node that made it."""
         keys = getattr(self._outputs_cache, "is_changed_cache", None)
         stock = getattr(keys, "get", None)

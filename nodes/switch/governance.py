@@ -29,8 +29,8 @@ def govern(graph, node_id, values):
     The nearest switch among its ancestors, by number of links, wins. A node made by expansion that has none among its
     ancestors is governed as the node that made it. A switch governs what is downstream of it, not itself.
 
-    values  switch id -> its dict, or None while they can't be known: its values come by a link and it has not run (a
-            lazy branch that was not taken). Such a switch governs nothing.
+    values  switch id -> its dict, or None where they can't be known: its values come by a link and it has not run, or
+            may not have (beyond a lazy input). Such a switch governs nothing.
     """
     while node_id is not None:
         switches = nearest(graph, node_id)
@@ -82,9 +82,14 @@ def downstream(graph, node_ids):
 
 def sources(graph, node_id):
     """Ids of the nodes that this one's inputs come from by link."""
-    for value in graph.get_node(node_id).get("inputs", {}).values():
+    return (value[0] for _, value in links(graph, node_id))
+
+
+def links(graph, node_id):
+    """(name, link) of the node's inputs that come from a node by link."""
+    for name, value in graph.get_node(node_id).get("inputs", {}).items():
         if is_link(value) and graph.has_node(value[0]):
-            yield value[0]
+            yield name, value
 
 
 def is_link(value):
@@ -97,9 +102,28 @@ def is_switch(graph, node_id):
     return graph.get_node(node_id).get("class_type") == SWITCH
 
 
-def written(node, kernels):
+def certain(graph, node_id, switch_id, is_lazy):
+    """Whether the switch has run, now or when its results were cached, wherever this node runs: no lazy input between.
+
+    is_lazy  (node id, name of an input) -> whether that input is run only if the node asks for it
+    """
+    while node_id is not None:
+        seen, ahead = set(), [node_id]
+        while ahead:
+            below = ahead.pop()
+            seen.add(below)
+            found = {value[0] for name, value in links(graph, below) if not is_lazy(below, name)}
+            if switch_id in found:
+                return True
+            ahead += found - seen
+        node_id = graph.get_parent_node_id(node_id)
+    return False
+
+
+def written(graph, switch_id, kernels):
     """The values that stand in a switch's own widgets; None when one of them comes by a link, or is no mode."""
-    values = {kernel: node["inputs"][kernel] for kernel in kernels if kernel in node.get("inputs", {})}
+    inputs = graph.get_node(switch_id).get("inputs", {})
+    values = {kernel: inputs[kernel] for kernel in kernels if kernel in inputs}
     return values if all(map(is_mode, values.values())) else None
 
 

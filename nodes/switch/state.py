@@ -14,6 +14,7 @@ from .governance import (
     NONE,
     SWITCH,
     as_text,
+    certain,
     check,
     downstream,
     from_text,
@@ -65,13 +66,19 @@ class Session:
             self._has_switch = any(node.get("class_type") == SWITCH for node in added.values())
         return self._has_switch
 
-    def values_of(self, switch_id):
-        """The switch's values: from its widgets; else its own run in this prompt; else its cached output. Else None.
+    def values_of(self, switch_id, node_id):
+        """The values of a switch that is upstream of the node: from its widgets; else its own run in this prompt; else
+        its cached output. Else None.
+
+        What a switch beyond a lazy input has said counts only if it is written: whether it has run may be due to other
+        nodes and prompts, of which the node's cache key knows nothing.
 
         A switch made by expansion comes too late to have ops registered. What another switch has had registered must
         not help it: the results' cache keys know nothing of that one.
         """
-        values = self._said(switch_id)
+        values = written(self.graph, switch_id, kernels.names())
+        if values is None and certain(self.graph, node_id, switch_id, self.prompt.is_lazy):
+            values = self.said(switch_id)
         if values is None or self.graph.get_parent_node_id(switch_id) is None:
             return values
         late = self.late(values)
@@ -81,16 +88,23 @@ class Session:
         """The kernels that these values can't switch on when they come from a switch made by expansion."""
         return switched_on(values, kernels.needed()) - self.standing
 
-    def _said(self, switch_id):
-        values = written(self.graph.get_node(switch_id), kernels.names())
-        if values is None and switch_id not in self.values:
+    def said(self, switch_id):
+        """What the switch said in this prompt, or when its output was cached; None where neither is known."""
+        if switch_id not in self.values:
             outputs = self.prompt.cached_outputs(switch_id)
             if outputs and len(outputs) > 1 and outputs[1]:
                 self.values[switch_id] = from_text(outputs[1][0])
-        return self.values.get(switch_id) if values is None else values
+        return self.values.get(switch_id)
 
     def ruling(self, node_id):
-        return govern(self.graph, node_id, self.values_of) if self.has_switch() else NONE
+        if not self.has_switch():
+            return NONE
+        return govern(self.graph, node_id, lambda switch_id: self.values_of(switch_id, node_id))
+
+    def unsure(self, node_id, switches):
+        """Those of the node's switches that do not count, because they are not written and beyond a lazy input."""
+        return [switch_id for switch_id in switches if written(self.graph, switch_id, kernels.names()) is None
+                and not certain(self.graph, node_id, switch_id, self.prompt.is_lazy)]
 
     def cache_mark(self, node_id):
         """What the cache key of a node made by expansion lacks: how the node that made it is governed, and whether
@@ -224,7 +238,7 @@ class Governor(execution.Listener):
         session = self._session
         for node_id, node in session.prompt.prompt.items():
             if node.get("class_type") == SWITCH:
-                session.values_of(node_id)
+                session.said(node_id)
 
     def _apply(self):
         """One layer for the whole process: calls that overlap under different settings get the defaults, to their end.
@@ -272,6 +286,10 @@ def _conflicts(session):
         if ruling.conflict:
             found.append(_conflict(session, node_id, "distance", ruling.switches, "is equally near to",
                                    f"which disagree about {', '.join(ruling.conflict)}: there the default applies"))
+        unsure = session.unsure(node_id, ruling.switches)
+        if unsure:
+            found.append(_conflict(session, node_id, "lazy", unsure, "does not follow",
+                                   "whose values come by a link and which is beyond a lazy input: it may never run"))
     for node_id, others in session.overlapped.items():
         found.append(_conflict(session, node_id, "overlap", sorted(others), "ran at the same time as",
                                "under different switches: the defaults apply to it"))
@@ -305,7 +323,8 @@ def conflicts():
     """Nodes of the prompt that runs, or else of the last one, that get the defaults because switches disagree.
 
     JSON-serialisable: node, name, kind ("distance": the nearest switches are equally near; "overlap": async nodes ran
-    at the same time), others (ids of those switches or nodes), text (one sentence).
+    at the same time; "lazy": a switch that may never run does not count), others (ids of those switches or nodes), text
+    (one sentence).
     """
     return governor.conflicts()
 

@@ -224,6 +224,22 @@ def test_a_lazy_branch_that_is_not_taken_governs_nothing(comfyui):
     assert by(comfyui.run(graph), "z") == "stock"
 
 
+def test_a_lazy_branch_that_is_not_taken_says_the_same_warm_and_cold(comfyui):
+    """Even if its switch has run for another node, or in another prompt."""
+    base = {"t": node("TestText", text="off"), "x": node("TestText", text="y"), "S": switch("v", pad=("t", 0))}
+    lazy = {**base, "z": node("TestLazy", a=("S", 0), b=("x", 0), chosen="b", seed=702)}
+    both = {"p": pad("S", seed=701), **lazy}
+    for graphs in (lazy, both), (both, lazy):
+        comfyui.forget()
+        for graph in graphs:
+            assert by(comfyui.run(graph), "z") == "pack"
+            (conflict,) = comfyui.get("/test/state")["conflicts"]
+            assert conflict["node"] == "z" and conflict["kind"] == "lazy"
+    comfyui.forget()
+    comfyui.run({"p": pad("S", seed=703), **base})
+    assert by(comfyui.run(lazy), "z") == "pack", "S is cached, z is not"
+
+
 def test_a_lazy_node_that_waits_is_no_overlap(comfyui):
     entry = comfyui.run({"S": switch(pad="off"), "T": switch(pad="on"), "a": pad("T", seed=1),
                          "z": node("TestLazy", value=("S", 0), a=("a", 0))})

@@ -32,7 +32,7 @@ def graph(prompt, expanded=()):
 def settings(rules, made, node_id, known=()):
     known = dict(known)
     return rules.govern(made, node_id,
-                        lambda switch: known.get(switch, rules.written(made.get_node(switch), ("pad", "softmax"))))
+                        lambda switch: known.get(switch, rules.written(made, switch, ("pad", "softmax"))))
 
 
 def test_it_governs_what_is_downstream_and_nothing_else(rules):
@@ -128,6 +128,16 @@ def test_one_of_two_has_not_run(rules):
 def test_what_is_no_link_is_not_followed(rules, value):
     made = graph({"S": switch(pad="off"), "a": node("Any", value=value)})
     assert settings(rules, made, "a") == rules.NONE
+
+
+def test_a_switch_is_certain_to_have_run_without_a_lazy_input_between(rules):
+    made = graph({"S": switch(), "a": under("S"), "z": node("Any", lazy=["a", 0]), "b": under("z"),
+                  "y": node("Any", lazy=["S", 0], hard=["a", 0]), "P": under("y"), "Q": under("b")},
+                 [("P", {"P.1": under()}), ("Q", {"Q.1": under("Q.2"), "Q.2": under()})])
+    found = {node_id for node_id in made.all_node_ids()
+             if rules.certain(made, node_id, "S", lambda _, name: name == "lazy")}
+    assert found == {"a", "y", "P", "P.1"}
+    assert not rules.certain(graph({"a": under("b"), "b": under("a")}), "a", "S", lambda *_: False)
 
 
 def test_downstream(rules):

@@ -177,6 +177,22 @@ def test_without_an_execution_cache_a_linked_value_is_known_all_the_same(world, 
     assert executor.seen == {"b": [{"pad": "off"}]}
 
 
+def test_beyond_a_lazy_input_a_linked_value_never_counts_whoever_has_run_the_switch(world, executor, monkeypatch):
+    """Else the same cache key would stand for different results."""
+    monkeypatch.setattr(world.hooks.Prompt, "is_lazy", lambda prompt, node_id, name: name == "lazy")
+    prompt = {"t": node("Text"), "S": switch(pad=["t", 0], items=[{"pad": "off"}]), "a": under("See", "S"),
+              "z": node("See", lazy=["S", 0])}
+    for warm in False, True:
+        executor.caches.outputs.entries = {"S": executor.caches.outputs.entries["S"]} if warm else {}
+        run(executor, prompt)
+        assert executor.seen == {"a": [{"pad": "off"}], "z": [{}]}
+        (conflict,) = world.governor.conflicts()
+        assert conflict["kind"] == "lazy" and conflict["text"] == (
+            "See (#z) does not follow MetalKernelsSwitch (#S), whose values come by a link and which is beyond a lazy "
+            "input: it may never run.")
+        executor.seen.clear()
+
+
 def test_an_unknown_linked_value_stops_the_graph_and_is_named(world, executor):
     run(executor, {"t": node("Text"), "S": switch(pad=["t", 0], items=[{"pad": "maybe"}]), "b": under("See", "S")})
     event, data = executor.status_messages[-1]
