@@ -44,9 +44,9 @@ class Value:
 
 
 def plain(tensor):
-    """Detached, and dequantised if it is comfy_kitchen's QuantizedTensor."""
+    """Detached, and dequantised if it is comfy_kitchen's QuantizedTensor or one of torch's own."""
     tensor = tensor.detach()
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and hasattr(tensor, "dequantize"):
+    if tensor.is_quantized or type(tensor) not in (torch.Tensor, torch.nn.Parameter) and hasattr(tensor, "dequantize"):
         tensor = tensor.dequantize()
     return tensor
 

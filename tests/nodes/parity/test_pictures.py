@@ -163,6 +163,11 @@ def test_latents_of_any_magnitude(scale):
     assert right.std() > 0.1
 
 
+def test_torchs_own_quantised_tensors_are_compared():
+    one, other = (torch.quantize_per_tensor(torch.full((4, 4), n), 0.5, 0, torch.quint8) for n in (1.0, 3.0))
+    assert sheet(one, other).rows == ((0, 2.0),)
+
+
 def test_a_constant_latent_and_one_full_of_nan_beside_it():
     constant = {"samples": torch.ones(1, 4, 8, 8)}
     value = {"samples": torch.ones(1, 4, 8, 8)}
