@@ -51,6 +51,7 @@ def test_the_two_branches_of_the_A_B_differ_on_this_stock(comfyui, object_info):
     for mode in "off", "auto":
         prompt["4"]["inputs"]["pad"] = mode
         shown = comfyui.run(prompt)["outputs"]
+        assert comfyui.get("/test/state")["conflicts"] == [], "the comparison follows the nearer switch"
         found[mode] = [shown[node_id]["shown"][0]["text"] for node_id in ("passed", "psnr")]
     assert found["off"][0] == "False" and float(found["off"][1]) < 25, found
     assert found["auto"] == ["True", "inf"], "two branches under the same kernels are equal, bit for bit"
