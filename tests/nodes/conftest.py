@@ -1,6 +1,7 @@
 """The stand-in for ComfyUI's node API, and the pack loaded through it."""
 import pytest
 from pack import STANDIN, load_as_comfyui
+from switch_world import executor, world  # noqa: F401  (fixtures)
 
 
 @pytest.fixture
