@@ -14,6 +14,7 @@ _CASTS = {
     "uint8": torch.uint8,
 }
 _MAX_BYTES = 4096  # setBytes' limit
+_POINTER_BYTES = 8
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -24,6 +25,10 @@ class Packed(bytes):
         made = super().__new__(cls, data)
         made.kind, made.item_size = kind, item_size
         return made
+
+
+class Pointers(list):
+    """Tensors of which [[buffer(n)]] gets the addresses, as an array of pointers."""
 
 
 class ArgumentCasts:
@@ -72,8 +77,8 @@ def _floats(values: list) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64, device="cpu").to(torch.float32)
 
 
-def pack(index: int, value, casts: ArgumentCasts) -> torch.Tensor | bytes:
-    """What [[buffer(index)]] gets: an mps tensor as it is, everything else as bytes."""
+def pack(index: int, value, casts: ArgumentCasts) -> torch.Tensor | bytes | Pointers:
+    """What [[buffer(index)]] gets: an mps tensor as it is, a list of them as addresses, everything else as bytes."""
     if isinstance(value, torch.Tensor):
         if value.device.type != "cpu":
             return value
@@ -88,6 +93,10 @@ def pack(index: int, value, casts: ArgumentCasts) -> torch.Tensor | bytes:
             return _limited(index, casts.bytes_of(index, _all(value, int), int))
         if isinstance(value[0], float):
             return _limited(index, casts.bytes_of(index, _all(value, (int, float)), float))
+        if isinstance(value[0], torch.Tensor):
+            # An argument buffer of the tensors' GPU addresses (pytorch #150780, torch 2.8).
+            _limited(index, bytes(_POINTER_BYTES * len(value)))
+            return Pointers(_all(value, torch.Tensor))
         raise RuntimeError("Unexpected argument types")
     if isinstance(value, float):
         return casts.bytes_of(index, [value], float)
@@ -135,7 +144,7 @@ def _all(values, kinds) -> list:
             raise RuntimeError(
                 f"Unable to cast Python instance of type {type(values)} to C++ type 'std::vector': {value!r}"
             )
-    return [v if isinstance(v, float) else int(v) for v in values]
+    return [int(v) if isinstance(v, int) else v for v in values]
 
 
 def _limited(index: int, data: bytes) -> bytes:

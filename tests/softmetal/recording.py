@@ -37,7 +37,7 @@ class LaunchRecord:
                 return TensorArgument(value.dtype, tuple(value.shape), value.stride(), value.storage_offset())
             if isinstance(value, torch.Tensor):
                 return value.item()
-            return tuple(value) if isinstance(value, (list, tuple)) else value
+            return tuple(map(describe, value)) if isinstance(value, (list, tuple)) else value
 
         return cls(source, kernel, tuple(map(describe, arguments)), arg_casts, threads, group_size)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import torch
 
 from . import frontend, runtime
-from .arguments import ArgumentCasts, ErrorBuffer, extents, misread, pack
+from .arguments import ArgumentCasts, ErrorBuffer, Pointers, extents, misread, pack
 from .recording import LaunchLog, LaunchRecord
 from .runtime import KernelFault
 from .runtime.launch import MAX_BUFFERS, WATCHDOG_SECONDS, Bound, launch
@@ -184,7 +184,8 @@ class Kernel:
         """kernel(*args, threads=None, group_size=None, arg_casts=None, error_buf_idx=None)
 
         args: bound to [[buffer(0)]] on. Tensors by storage and offset, without strides; a 0-dim CPU tensor, float
-        (float32), int and bool (int64) by value; lists of ints or floats as arrays.
+        (float32), int and bool (int64) by value; lists of ints or floats as arrays; lists of tensors as arrays of
+        pointers.
         arg_casts: "fp16", "bf16", "int32", "int16", "int8", "uint8" for all values, or {index: cast}.
         threads: total threads, an int or up to three; default numel of the first tensor. group_size: the same rank.
         Raises RuntimeError (arguments), ValueError (group too large), KernelFault.
@@ -292,6 +293,8 @@ class Kernel:
                         name=name,
                     )
                 bindings.append(Bound(index, address, reach, name, size, constant))
+            elif isinstance(value, Pointers):
+                bindings += self._bind_listed(index, value, name)
             else:
                 wrong = argument and settings.checked and misread(value, argument.type)
                 if wrong:
@@ -299,6 +302,16 @@ class Kernel:
                     raise KernelFault("argument", self._name, text, buffer=index, name=name)
                 bindings.append(Bound(index, value, len(value or b""), name, size, True))
         return bindings
+
+    def _bind_listed(self, index: int, tensors: Pointers, name: str) -> list[Bound]:
+        """An array of pointers, and what they point to: as far as each tensor reaches, to be read and written."""
+        places = [_address(tensor, self._name, index) for tensor in tensors]
+        sizes = [tensor.element_size() for tensor in tensors]
+        return [
+            Bound(index, bytes(8 * len(places)), 8 * len(places), name, 8, True),
+            *(Bound(index, address, reach, f"{name}[{position}]", size, False, position)
+              for position, ((address, reach), size) in enumerate(zip(places, sizes, strict=True))),
+        ]
 
 
 def _address(tensor: torch.Tensor, kernel: str, index: int) -> tuple[int, int]:

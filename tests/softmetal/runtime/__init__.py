@@ -14,8 +14,9 @@ The C interface is softmetal_abi.h. Nothing in here knows torch. Below csrc/, a 
     place       which lanes have met: the same call, by the same calls, in the same iterations of their loops
     reports     what is written down when a lane is stopped; fault.py and launch.py put it in words
 
-What it cannot see: an access that misses its buffer by so much that it lands inside another buffer of the same launch
-(every buffer has at least 64 KiB of guard room, variables of a library 256 bytes). A thread's own memory: an index
+Each buffer of a launch has its own 1 TiB of addresses, so no index of 32 bits leads from one into another. Variables of
+a library (threadgroup memory, constants) have 256 bytes of guard room, and an access that strays farther may land in
+another one unseen. What else it cannot see is in a thread's own memory: an index
 outside an array or vector of known size is caught, a stray pointer into it is not; a variable that nobody set holds a
 pattern (NaN for floats) and is not reported as such.
 """

@@ -8,7 +8,7 @@ from . import build
 from .fault import KernelFault, Lane
 from .lines import source_line, source_lines
 
-READ_ONLY, BY_VALUE, UNSET = 1, 2, 4
+READ_ONLY, BY_VALUE, UNSET, LISTED = 1, 2, 4, 8
 WATCHDOG_SECONDS = 30.0  # of processor time, here: twenty times the largest launch of benchmark.py
 MAX_BUFFERS = 31
 _TEXT_BYTES = 768
@@ -43,6 +43,7 @@ class _Binding(ctypes.Structure):
         ("index", ctypes.c_uint32),
         ("element_size", ctypes.c_uint32),
         ("flags", ctypes.c_uint32),
+        ("position", ctypes.c_uint32),
     ]
 
 
@@ -91,7 +92,11 @@ class _Report(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Bound:
-    """What one [[buffer(index)]] gets. data: an address (device memory) or bytes (by value); None: never set."""
+    """What one [[buffer(index)]] gets. data: an address (device memory) or bytes (by value); None: never set.
+
+    position: this is memory whose address belongs there in the array of pointers that [[buffer(index)]], bound before,
+    has by value.
+    """
 
     index: int
     data: int | bytes | None
@@ -99,6 +104,7 @@ class Bound:
     name: str = ""
     element_size: int = 1
     read_only: bool = False
+    position: int | None = None
 
 
 def launch(
@@ -122,6 +128,8 @@ def launch(
     for slot, bound in zip(table, bindings, strict=False):
         slot.index, slot.element_size, slot.name = bound.index, bound.element_size, bound.name.encode()
         slot.flags = READ_ONLY if bound.read_only else 0
+        if bound.position is not None:
+            slot.flags, slot.position = slot.flags | LISTED, bound.position
         if bound.data is None:
             slot.flags |= UNSET
         elif isinstance(bound.data, bytes):

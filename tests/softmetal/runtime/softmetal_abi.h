@@ -107,15 +107,17 @@ int64_t smr_tracked_blocks(void);
 
 // ---- launching, for compile_shader ------------------------------------------------------------------------------
 
-enum smr_binding_flags { SMR_READ_ONLY = 1, SMR_BY_VALUE = 2, SMR_UNSET = 4 };
+// SMR_LISTED: memory whose address stands in the array of pointers that buffer `index` has by value (bound before), at `position`.
+enum smr_binding_flags { SMR_READ_ONLY = 1, SMR_BY_VALUE = 2, SMR_UNSET = 4, SMR_LISTED = 8 };
 
 typedef struct smr_binding {
   void* data;             // device memory, or the bytes of an argument by value (copied)
   uint64_t size;          // bytes that the kernel may touch, from data on; 0 for unset and for empty tensors
   const char* name;       // the kernel's parameter
-  uint32_t index;         // n of [[buffer(n)]], unique
+  uint32_t index;         // n of [[buffer(n)]], unique but for SMR_LISTED
   uint32_t element_size;  // of the parameter's pointee, for messages
   uint32_t flags;
+  uint32_t position;      // of SMR_LISTED: which pointer
 } smr_binding;
 
 enum smr_launch_flags { SMR_CHECKED = 1 };
@@ -124,7 +126,7 @@ typedef struct smr_launch_info {
   msl_entry entry;
   const char* kernel;
   const smr_binding* bindings;
-  uint32_t binding_count;   // <= 31, each index < 31
+  uint32_t binding_count;   // each index < 31
   uint32_t threads[3];      // the grid, in threads; none 0
   uint32_t group_size[3];   // product <= 1024; none 0
   uint32_t flags;

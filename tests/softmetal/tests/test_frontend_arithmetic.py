@@ -199,19 +199,19 @@ def test_narrowing_rounds_to_nearest_even(checked):
         ]
     )
     y = np.zeros(len(x), np.float16)
-    assert run(ROUND, "to_half", x, y, threads=len(x), group_size=256, checked=checked) == 0
+    run(ROUND, "to_half", x, y, threads=len(x), group_size=256, checked=checked)
     assert same_bits(torch.from_numpy(y), torch.from_numpy(x).half())
     z = np.zeros(len(x), np.int16)
-    assert run(ROUND, "to_bfloat", x, z, threads=len(x), group_size=256, checked=checked) == 0
+    run(ROUND, "to_bfloat", x, z, threads=len(x), group_size=256, checked=checked)
     assert same_bits(torch.from_numpy(z).view(torch.bfloat16), torch.from_numpy(x).bfloat16())
 
 
 def test_widening_is_exact():
     bits = np.arange(65536, dtype=np.uint16)
     y = np.zeros(65536, np.float32)
-    assert run(ROUND, "from_half", bits, y, threads=65536, group_size=256) == 0
+    run(ROUND, "from_half", bits, y, threads=65536, group_size=256)
     assert np.array_equal(y, bits.view(np.float16).astype(np.float32), equal_nan=True)
-    assert run(ROUND, "from_bfloat", bits, y, threads=65536, group_size=256) == 0
+    run(ROUND, "from_bfloat", bits, y, threads=65536, group_size=256)
     assert np.array_equal(y, (bits.astype(np.uint32) << 16).view(np.float32), equal_nan=True)
 
 
@@ -222,10 +222,10 @@ def test_half_and_bfloat_round_after_every_operation(checked):
     for kind, dtype in (("half", torch.float16), ("bfloat", torch.bfloat16)):
         y = np.zeros(65536, np.int16)
         values = x.view(dtype)
-        assert run(ROUND, f"{kind}_arithmetic", bits, y, threads=65536, group_size=256, checked=checked) == 0
+        run(ROUND, f"{kind}_arithmetic", bits, y, threads=65536, group_size=256, checked=checked)
         want = values * torch.tensor(1.3, dtype=dtype) + torch.tensor(0.7, dtype=dtype)
         assert same_bits(torch.from_numpy(y).view(dtype), want), kind
-        assert run(ROUND, f"{kind}_vector", bits, y, threads=16384, group_size=256, checked=checked) == 0
+        run(ROUND, f"{kind}_vector", bits, y, threads=16384, group_size=256, checked=checked)
         assert same_bits(torch.from_numpy(y).view(dtype), want), kind
 
 
@@ -276,7 +276,7 @@ def test_math_is_within_two_ulp(checked):
     )
     for name in MATH:
         y, z = np.zeros_like(x), np.zeros(len(x), np.float16)
-        assert run(source, f"k_{name}", x, y, z, threads=500, group_size=100, checked=checked) == 0
+        run(source, f"k_{name}", x, y, z, threads=500, group_size=100, checked=checked)
         exact = {
             "rsqrt": lambda v: v**-0.5,
             "exp10": lambda v: 10.0**v,
@@ -300,7 +300,7 @@ def test_unchecked_is_the_same_arithmetic():
     results = []
     for checked in (True, False):
         y = np.zeros(1, np.float32)
-        assert run(source, "f", x, y, n, threads=1, group_size=1, checked=checked) == 0
+        run(source, "f", x, y, n, threads=1, group_size=1, checked=checked)
         results.append(y[0])
     want = np.float32(0)
     for v in x:

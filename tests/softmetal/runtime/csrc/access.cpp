@@ -28,6 +28,7 @@ inline Site* site_of(uint64_t pc) {
 }
 
 [[noreturn]] __attribute__((noinline)) void out_of_bounds(uintptr_t p, size_t n, Access access, uint64_t pc) {
+  constexpr size_t kReach = size_t{1} << 37;  // farther from any buffer, nobody's: 32 bits count elements of 16 bytes
   const Range* nearest = nullptr;
   size_t distance = SIZE_MAX;
   for (const Range& range : g.ranges) {
@@ -41,7 +42,7 @@ inline Site* site_of(uint64_t pc) {
   report.lanes[0] = current_lane(pc, 0, access);
   report.access_size = n;
   report.address = p;
-  if (nearest && distance < size_t{1} << 30) describe(report, *nearest, p);
+  if (nearest && distance < kReach) describe(report, *nearest, p);
   stop_lane();
 }
 

@@ -1,6 +1,7 @@
 #include "arena.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
@@ -31,21 +32,37 @@ struct Arena {
   uint32_t colour = 0;
 
   Arena() {
-    for (size_t bytes = size_t{1} << 40; bytes >= size_t{1} << 33; bytes >>= 1) {
-      void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (p == MAP_FAILED) continue;
-      base = round_up(reinterpret_cast<uintptr_t>(p), kUnit);
-      size = bytes - kUnit;
-      break;
-    }
+    for (size_t bytes = size_t{1} << 40; bytes >= size_t{1} << 33 && !base; bytes >>= 1) map(bytes);
     if (!base) {
-      std::fprintf(stderr, "softmetal: no address space for the arena (8 GiB of it are needed; see ulimit -v)\n");
+      std::fprintf(stderr, "softmetal: no address space for the arena (520 GiB of it are needed; see ulimit -v), or no memfd_create\n");
       std::abort();
     }
     void* table = mmap(nullptr, size / kUnit * sizeof(Block*), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (table == MAP_FAILED) std::abort();
     unit_owner = static_cast<Block**>(table);
+  }
+
+  // One file in memory of `bytes`, mapped once for the arena and once for each alias, side by side.
+  void map(size_t bytes) {
+    const int file = memfd_create("softmetal", MFD_CLOEXEC);
+    if (file < 0) return;
+    const size_t all = bytes * (kAliases + 1);
+    void* place = ftruncate(file, static_cast<off_t>(bytes)) ? MAP_FAILED
+                  : mmap(nullptr, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    bool mapped = place != MAP_FAILED;
+    for (uint32_t n = 0; mapped && n <= kAliases; ++n) {
+      void* at = static_cast<char*>(place) + n * bytes;
+      mapped = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file, 0) == at;
+      if (mapped) madvise(at, bytes, MADV_DONTDUMP);
+    }
+    close(file);
+    if (mapped) {
+      base = reinterpret_cast<uintptr_t>(place);
+      size = bytes;
+    } else if (place != MAP_FAILED) {
+      munmap(place, all);
+    }
   }
 
   uintptr_t take(size_t bytes) {
@@ -138,6 +155,7 @@ std::mutex& memory_lock() {
 
 uintptr_t arena_base() { return arena().base; }
 size_t arena_size() { return arena().size; }
+uintptr_t alias_offset(uint32_t n) { return n * arena().size; }
 
 Block* block_of(uintptr_t p) {
   Arena& a = arena();
@@ -156,18 +174,6 @@ void start_bitmap(Block& block) {
   block.written = static_cast<uint64_t*>(std::calloc(bitmap_words(block.live), sizeof(uint64_t)));
   if (!block.written) std::abort();
   block.fresh = false;
-}
-
-void copy_written(const Block& from, size_t from_offset, Block& to, size_t to_offset, size_t size) {
-  for (size_t i = 0; i < size; ++i) {
-    const size_t a = from_offset + i, b = to_offset + i;
-    if (a % 64 == 0 && b % 64 == 0 && size - i >= 64) {
-      to.written[b / 64] |= from.written[a / 64];
-      i += 63;
-    } else {
-      to.written[b / 64] |= (from.written[a / 64] >> (a % 64) & 1) << (b % 64);
-    }
-  }
 }
 
 void recount(Block& block) {
@@ -258,7 +264,7 @@ void smr_arena_free(void* p) {
   forget(*block);
   if (block->shadowed) shadow_release(block->begin, block->size);
   for (size_t unit = 0; unit < block->slot_size / kUnit - 1; ++unit) a.unit_owner[(block->slot - a.base) / kUnit + unit] = nullptr;
-  if (block->size >= kKeepPages) madvise(reinterpret_cast<void*>(block->slot), block->slot_size - kUnit, MADV_DONTNEED);
+  if (block->size >= kKeepPages) madvise(reinterpret_cast<void*>(block->slot), block->slot_size - kUnit, MADV_REMOVE);
   a.give_back(block->slot, block->slot_size);
   delete block;
 }

@@ -1,4 +1,7 @@
 // The arena: address space for device memory, in blocks that are far apart, and what is known of each block's bytes.
+//
+// The same memory shows at many places: the arena itself, and its aliases, each at a distance of its own. A launch gives each buffer
+// in an alias of its own, so that a pointer tells by its value which buffer it was made from, however far it strays.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -27,13 +30,14 @@ Block* block_of(uintptr_t p);            // nullptr outside every block; callers
 std::mutex& memory_lock();               // guards block bookkeeping and the bitmaps
 uintptr_t arena_base();
 size_t arena_size();
+constexpr uint32_t kAliases = 64;
+uintptr_t alias_offset(uint32_t n);      // what to add to an address of the arena for alias n; of alias 0, the arena itself, 0
 
 // A kernel is bound to [begin, begin + size) of a block: poisons the bytes never written and returns true if there are any.
 bool track(Block& block, uintptr_t begin, size_t size, const char* kernel);
 bool all_written(const Block& block, size_t offset, size_t size);
 size_t first_clear(const Block& block, size_t offset, size_t size);  // offset of the first byte without its bit, or offset + size
 void set_written(Block& block, size_t offset, size_t size);
-void copy_written(const Block& from, size_t from_offset, Block& to, size_t to_offset, size_t size);  // their bits; both have a bitmap
 void start_bitmap(Block& block);         // all clear
 void recount(Block& block);              // after bits were set directly
 

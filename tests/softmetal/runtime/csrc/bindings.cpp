@@ -9,7 +9,8 @@
 namespace smr {
 namespace {
 
-constexpr size_t kSlot = 128 * 1024;  // an argument by value, or the address of an empty or unset buffer, with guard room
+constexpr size_t kSlot = size_t{1} << 37;  // an argument by value, or the address of an empty or unset buffer, with guard room
+constexpr uint32_t kNobody = kMaxBindings;  // the slot of buffers that no binding names
 
 unsigned char* slot(uint32_t index) {
   static unsigned char* slots = [] {
@@ -22,6 +23,14 @@ unsigned char* slot(uint32_t index) {
 
 bool in_memory(const smr_binding& b) { return !(b.flags & (SMR_BY_VALUE | SMR_UNSET)) && b.size; }
 
+// The alias that binding i is seen in. Two that are the same memory share one: their addresses are equal on a GPU too.
+uint32_t alias_of(const smr_launch_info& info, uint32_t i) {
+  const smr_binding& b = info.bindings[i];
+  for (uint32_t k = 0; k < i; ++k)
+    if (in_memory(info.bindings[k]) && info.bindings[k].data == b.data && info.bindings[k].size == b.size) return alias_of(info, k);
+  return 1 + i % kAliases;
+}
+
 }  // namespace
 
 uintptr_t Bindings::address(uintptr_t p, size_t size) const {
@@ -30,69 +39,74 @@ uintptr_t Bindings::address(uintptr_t p, size_t size) const {
   return p;
 }
 
-bool Bindings::move(uintptr_t begin, size_t size, bool write_back, const char* kernel) {
+bool Bindings::move(uintptr_t begin, size_t size, bool write_back) {
   constexpr size_t kAlign = 4096;  // what alignment a kernel sees stays as it is
   void* made = smr_arena_alloc(size + kAlign);
   if (!made) return false;
   const auto at = reinterpret_cast<uintptr_t>(made);
   const uintptr_t to = at + (begin - at) % kAlign;
-  Block* from = block_of(begin);
-  Block* block = block_of(reinterpret_cast<uintptr_t>(made));
-  const bool partly = from && track(*from, begin, size, kernel);
   std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(begin), size);
   {
     std::lock_guard<std::mutex> hold(memory_lock());
-    block->fresh = false;
-    if (partly) {
-      start_bitmap(*block);
-      copy_written(*from, begin - from->begin, *block, to - block->begin, size);
-    }
+    block_of(at)->fresh = false;
   }
   moved_.push_back({begin, to, size, made, write_back});
   return true;
 }
 
-// Views of one storage that do not overlap go to places of their own, the largest stays; so does what overlaps a view.
-bool Bindings::separate(const smr_launch_info& info) {
+// What overlaps moves as one.
+bool Bindings::move_foreign(const smr_launch_info& info) {
   struct Piece {
-    const Block* block;
     uintptr_t begin, end;
     bool write;
   };
   std::vector<Piece> pieces;
   for (uint32_t i = 0; i < info.binding_count; ++i) {
     const smr_binding& b = info.bindings[i];
-    if (!in_memory(b)) continue;
     const auto begin = reinterpret_cast<uintptr_t>(b.data);
-    pieces.push_back({block_of(begin), begin, begin + b.size, !(b.flags & SMR_READ_ONLY)});
+    if (in_memory(b) && !block_of(begin)) pieces.push_back({begin, begin + b.size, !(b.flags & SMR_READ_ONLY)});
   }
   std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
-  std::vector<Piece> merged;
-  for (const Piece& p : pieces) {
-    if (!merged.empty() && p.begin < merged.back().end) {
-      merged.back().end = std::max(merged.back().end, p.end);
-      merged.back().write |= p.write;
-    } else {
-      merged.push_back(p);
+  for (size_t i = 0; i < pieces.size();) {
+    Piece all = pieces[i++];
+    for (; i < pieces.size() && pieces[i].begin < all.end; ++i) {
+      all.end = std::max(all.end, pieces[i].end);
+      all.write |= pieces[i].write;
     }
-  }
-  for (const Piece& p : merged) {
-    bool stays = p.block != nullptr;
-    for (const Piece& other : merged) {
-      if (!stays || &other == &p || other.block != p.block) continue;
-      const size_t mine = p.end - p.begin, its = other.end - other.begin;
-      stays = mine > its || (mine == its && p.begin < other.begin);
-    }
-    if (!stays && !move(p.begin, p.end - p.begin, p.write, info.kernel)) return false;
+    if (!move(all.begin, all.end - all.begin, all.write)) return false;
   }
   return true;
 }
 
+void Bindings::bind_memory(const smr_binding& binding, uint32_t alias, const char* kernel, Range& range) const {
+  const auto given = reinterpret_cast<uintptr_t>(binding.data);
+  const uintptr_t at = g.checked ? address(given, binding.size) : given;
+  range.begin = at;
+  Block* block = block_of(at);
+  if (!block) return;
+  const bool partly = track(*block, at, binding.size, kernel);
+  range.block = block;
+  if (g.checked) {
+    const uintptr_t away = alias_offset(alias);
+    block->shadowed = true;
+    range.begin = at + away;
+    range.pages = shadow_pages();
+    range.first_page = (arena_base() + away) / 4096;
+    if (partly) {
+      range.written = block->written;
+      range.block_begin = block->begin + away;
+    }
+  } else if (partly && !range.read_only) {  // nobody watches: believe that it is written
+    std::lock_guard<std::mutex> hold(memory_lock());
+    set_written(*block, at - block->begin, binding.size);
+  }
+}
+
 bool Bindings::bind(const smr_launch_info& info) {
-  for (uint32_t i = 0; i < kMaxBindings; ++i) g.buffers[i] = slot(kMaxBindings);
+  for (uint32_t i = 0; i < kMaxBindings; ++i) g.buffers[i] = slot(kNobody);
   g.ranges.clear();
-  g.ranges.reserve(2048);
-  if (g.checked && !separate(info)) {
+  g.ranges.reserve(2048 + info.binding_count);
+  if (g.checked && !move_foreign(info)) {
     unbind();
     return false;
   }
@@ -105,31 +119,19 @@ bool Bindings::bind(const smr_launch_info& info) {
     range.element_size = b.element_size ? b.element_size : 1;
     range.read_only = b.flags & SMR_READ_ONLY;
     range.space = b.flags & SMR_BY_VALUE ? SMR_CONSTANT : SMR_DEVICE;
-    if (!in_memory(b)) {
+    if (in_memory(b)) {
+      bind_memory(b, alias_of(info, i), info.kernel, range);
+    } else if (!(b.flags & SMR_LISTED)) {
       unsigned char* at = slot(b.index);
       if (b.flags & SMR_BY_VALUE) std::memcpy(at, b.data, b.size);
       range.begin = reinterpret_cast<uintptr_t>(at);
       range.read_only |= (b.flags & SMR_BY_VALUE) != 0;
-    } else {
-      range.begin = g.checked ? address(reinterpret_cast<uintptr_t>(b.data), b.size) : reinterpret_cast<uintptr_t>(b.data);
-      if (Block* block = block_of(range.begin)) {
-        const bool partly = track(*block, range.begin, range.size, info.kernel);
-        range.block = block;
-        if (g.checked) {
-          block->shadowed = true;
-          range.pages = shadow_pages();
-          range.first_page = arena_base() / 4096;
-          if (partly) {
-            range.written = block->written;
-            range.block_begin = block->begin;
-          }
-        } else if (partly && !range.read_only) {  // nobody watches: believe that it is written
-          std::lock_guard<std::mutex> hold(memory_lock());
-          set_written(*block, range.begin - block->begin, range.size);
-        }
-      }
     }
-    g.buffers[b.index] = reinterpret_cast<void*>(range.begin);
+    if (b.flags & SMR_LISTED) {
+      std::memcpy(slot(b.index) + b.position * sizeof(void*), &range.begin, sizeof(void*));
+    } else {
+      g.buffers[b.index] = reinterpret_cast<void*>(range.begin);
+    }
     g.ranges.push_back(range);
   }
   library_ranges(reinterpret_cast<const void*>(info.entry), g.ranges);
@@ -137,18 +139,14 @@ bool Bindings::bind(const smr_launch_info& info) {
 }
 
 void Bindings::unbind() {
-  std::unique_lock<std::mutex> hold(memory_lock());
-  for (const Range& range : g.ranges)
-    if (range.written) recount(*range.block);
-  for (const Moved& m : moved_) {
-    if (!m.write_back) continue;
-    std::memcpy(reinterpret_cast<void*>(m.from), reinterpret_cast<void*>(m.to), m.size);
-    Block *from = block_of(m.from), *block = block_of(m.to);
-    if (!from || !from->written || !block->written) continue;
-    copy_written(*block, m.to - block->begin, *from, m.from - from->begin, m.size);
-    recount(*from);
+  {
+    std::lock_guard<std::mutex> hold(memory_lock());
+    for (const Range& range : g.ranges)
+      if (range.written) recount(*range.block);
   }
-  hold.unlock();
+  for (const Moved& m : moved_) {
+    if (m.write_back) std::memcpy(reinterpret_cast<void*>(m.from), reinterpret_cast<void*>(m.to), m.size);
+  }
   for (const Moved& m : moved_) smr_arena_free(m.block);
   moved_.clear();
 }

@@ -14,8 +14,7 @@ class Bindings {
   void unbind();
 
  private:
-  // Bytes that live elsewhere during the launch, with guard room of their own: one of several separate views of one storage,
-  // whose overruns would otherwise land in its neighbour unseen, or memory from outside the arena.
+  // Bytes from outside the arena, which live in it during the launch.
   struct Moved {
     uintptr_t from, to;
     size_t size;
@@ -23,9 +22,10 @@ class Bindings {
     bool write_back;
   };
 
-  bool move(uintptr_t begin, size_t size, bool write_back, const char* kernel);
-  bool separate(const smr_launch_info& info);
+  bool move(uintptr_t begin, size_t size, bool write_back);
+  bool move_foreign(const smr_launch_info& info);
   uintptr_t address(uintptr_t p, size_t size) const;
+  void bind_memory(const smr_binding& binding, uint32_t alias, const char* kernel, Range& range) const;
 
   std::vector<Moved> moved_;
 };
