@@ -30,7 +30,7 @@ CXX_FOUND = $(shell for c in "$${CXX%% *}" c++ g++ clang++; do command -v "$$c" 
 # The stamp's name carries a checksum of what is installed: an edited requirements file makes a new stamp.
 hash = $(shell cat $(1) 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help venv demo test test-full selftest bench test-torch comfyui-venv demo-comfyui test-comfyui test-comfyui-full lint clean distclean need-tools
+.PHONY: help venv demo test test-full selftest bench generate test-torch comfyui-venv demo-comfyui test-comfyui test-comfyui-full lint clean distclean need-tools
 
 help:  ## list these commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -78,6 +78,10 @@ bench: $(STAMP)  ## what the software device and the dispatch cost, in processor
 	@test "$$(uname)" = Darwin || $(PY) tests/softmetal/benchmark.py
 	@$(PY) tests/metal_kernels/bench_dispatch.py
 	@$(PY) tests/metal_kernels/bench_step.py
+
+generate: $(STAMP)  ## decode with transformers' mixture-of-experts models; ARGS="--faults 2.15 --larger"
+	@$(PY) tests/prepare.py
+	@PYTHONPATH=tests $(PY) -m generation $(ARGS)
 
 # Another torch in a venv of its own: the device and the core.
 TORCH_VENV = .venv-torch-$(TORCH)
