@@ -7,6 +7,7 @@ made from its path, and has a top-level module `nodes` of its own.
 import logging
 
 from .nodes import execution, library
+from .nodes.fp8 import kitchen
 
 try:
     from . import metal_kernels  # noqa: F401  (loaded by `library`; named here for whoever imports the pack)
@@ -34,6 +35,7 @@ async def comfy_entrypoint():
         async def on_load(self):
             library.install()
             execution.install()
+            kitchen.install()
 
         async def get_node_list(self):
             return node_list()

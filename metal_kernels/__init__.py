@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
 from . import fp8, grouped_mm, linear, pad, softmax
+from .entries import Entry
 from .installation import Installation
 from .kernel import Kernel
 from .switches import watch
@@ -94,6 +95,19 @@ def passed() -> dict[str, int]:
     return _installation.passed()
 
 
+def entry(kernel: str, name: str) -> Entry:
+    """Another program's way into a kernel, under the kernel's switch and counted as `name`; see `entries.py`.
+
+    Raises ValueError for an unknown kernel.
+    """
+    return _installation.entry(kernel, name)
+
+
+def obstacle() -> str | None:
+    """Why nothing can be patched on this machine, in one sentence; None where kernels can run. Cheap once installed."""
+    return _installation.environment.obstacle
+
+
 def status() -> dict[str, object]:
     """A JSON-serialisable report: environment, kernels (state, reason, mode, counters), notes.
 
@@ -111,9 +125,11 @@ def reset_counters() -> None:
 
 __all__ = [
     "KERNELS",
+    "entry",
     "install",
     "modes",
     "needed",
+    "obstacle",
     "passed",
     "registered",
     "registered_now",

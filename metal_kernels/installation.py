@@ -14,10 +14,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from .entries import Entry
 from .environment import Environment, detect
 from .kernel import Kernel, Need, Patch
 from .patcher import AlreadyPatched, NoSuchOp, Patcher
-from .switches import AUTO, ON, Switch, Switches, parse_modes
+from .switches import AUTO, ON, Counters, Switch, Switches, parse_modes
 
 log = logging.getLogger("metal_kernels")
 VARIABLE = "METAL_KERNELS"
@@ -30,10 +31,12 @@ class Installation:
         self.kernels = tuple(kernels)
         self.switches = Switches(self.kernels)
         self.patcher = Patcher(dispatch_key)
+        self.entries: dict[str, Entry] = {}
         self.installed = False
         self._given = environment
         self._environment = environment
         self._held: Counter[str] = Counter()
+        self.held_elsewhere: dict[str, str] = {}  # op -> who answers for it instead of us, in words
         self._lock = threading.RLock()
 
     @property
@@ -99,23 +102,36 @@ class Installation:
                 self._held.subtract(names)
                 self._apply()
 
+    def entry(self, kernel: str, name: str) -> Entry:
+        """Another program's way into `kernel`, counted as `name`: the same object each time. Raises ValueError."""
+        entry = self.entries.get(name)
+        if entry is None:
+            entry = self.entries[name] = Entry(self.switches[kernel], name)
+        return entry
+
     def reset_counters(self) -> None:
-        for counters in self.patcher.counters.values():
+        for counters in self._all_counters():
             counters.reset()
+
+    def _all_counters(self) -> list[Counters]:
+        return [*self.patcher.counters.values(), *(entry.counters for entry in self.entries.values())]
 
     def taken(self) -> dict[str, int]:
         """kernel -> calls it has run since the counters were reset."""
         total: Counter[str] = Counter()
-        for counters in list(self.patcher.counters.values()):
+        for counters in self._all_counters():
             total.update(counters.by_kernel())
         return dict(total)
 
     def passed(self) -> dict[str, int]:
-        """kernel -> calls of its ops that went to stock since the counters were reset, whoever was asked."""
+        """kernel -> calls of its ops and entries that others ran since the counters were reset, whoever was asked."""
         counters = self.patcher.counters
-        return {
-            kernel.name: sum(counters[op].passed() for op in kernel.ops if op in counters) for kernel in self.kernels
-        }
+        total = Counter(
+            {kernel.name: sum(counters[op].passed() for op in kernel.ops if op in counters) for kernel in self.kernels}
+        )
+        for entry in list(self.entries.values()):
+            total[entry.switch.kernel.name] += entry.counters.passed()
+        return dict(total)
 
     def headline(self) -> str:
         """One line: what is patched, and how to switch it off."""
@@ -140,40 +156,39 @@ class Installation:
         return switch.mode == ON or (switch.mode == AUTO and switch.need.patch) or self._held[switch.kernel.name] > 0
 
     def _apply(self) -> None:
-        """Make the registrations match what is wanted. One op in another pack's hands makes a kernel unavailable."""
+        """Make the registrations match what is wanted. What is in another pack's hands stays there."""
         if not self.installed or self.environment.obstacle or self._other_copy():
             return
         for switch in self.switches:
             switch.unavailable = None
-        while not self._register_wanted():
-            pass
+        self._register_wanted()
         for switch in self.switches:
             switch.registered = self._wanted(switch) and switch.unavailable is None
             switch.refresh()
 
-    def _register_wanted(self) -> bool:
-        """One round; False when a kernel turned out to be unavailable, so that the others are to be sorted again."""
+    def _register_wanted(self) -> None:
+        """An op that another pack holds, or that this torch lacks, is left out; a kernel without any is unavailable."""
         wanted: dict[str, list[tuple[Patch, Switch]]] = {}
         for switch in self.switches:
-            if switch.unavailable is None and self._wanted(switch):
+            if self._wanted(switch):
                 for patch in switch.kernel.patches:
                     wanted.setdefault(patch.op, []).append((patch, switch))
         for op in [op for op in self.patcher.overrides if op not in wanted]:
             self.patcher.unregister(op)
-        missing: Counter[str] = Counter()
+        self.held_elsewhere, missing = {}, set()
         for op, candidates in wanted.items():
             try:
                 self.patcher.register(op, candidates)
             except AlreadyPatched as error:
-                for _, switch in candidates:
-                    switch.unavailable = str(error)
-                return False
-            except NoSuchOp:  # a newer torch's op: the kernel's others still count
-                missing.update({switch.kernel.name for _, switch in candidates})
-        for name, count in missing.items():
-            if count == len(self.switches[name].kernel.ops):
-                self.switches[name].unavailable = f"this torch has none of {', '.join(self.switches[name].kernel.ops)}"
-        return True
+                self.held_elsewhere[op] = str(error)
+            except NoSuchOp:  # a newer torch's op
+                missing.add(op)
+        for switch in self.switches:
+            ops = switch.kernel.ops
+            held = [op for op in ops if op in self.held_elsewhere]
+            if not self._wanted(switch) or not set(ops) <= set(held) | missing:
+                continue
+            switch.unavailable = self.held_elsewhere[held[0]] if held else f"this torch has none of {', '.join(ops)}"
 
     def _other_copy(self) -> str | None:
         """This library may be loaded twice, as `metal_kernels` and inside the ComfyUI pack; only one copy may patch."""

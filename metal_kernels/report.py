@@ -27,6 +27,9 @@ def _kernel(installation: Installation, switch: Switch) -> dict[str, object]:
     elsewhere = [f"aten::{op}" for op in switch.kernel.ops if op in patcher.overrides and patcher.hidden(op)]
     if state == "patched" and elsewhere:
         reason = f"but another pack now answers for {', '.join(elsewhere)}"
+    held = [f"aten::{op}" for op in switch.kernel.ops if op in installation.held_elsewhere]
+    if state == "patched" and held:
+        reason = f"{reason}; another pack holds {', '.join(held)}"
     ops = {}
     for op in switch.kernel.ops:
         counters = patcher.counters.get(op)
@@ -37,7 +40,9 @@ def _kernel(installation: Installation, switch: Switch) -> dict[str, object]:
     return {
         "title": switch.kernel.title, "state": state, "reason": reason, "mode": switch.effective, "registered":
         switch.registered, "checked": sorted(str(dtype).removeprefix("torch.") for dtype in switch.checked),
-        "repairs": switch.kernel.repairs, "ops": ops,
+        "repairs": switch.kernel.repairs, "ops": ops, "entries": {
+            name: entry.counters.as_dict() for name, entry in installation.entries.items() if entry.switch is switch
+        },
     }  # fmt: skip
 
 
@@ -66,6 +71,9 @@ def text(report: dict[str, object]) -> str:
             if taken or (counts["passed"] and op not in seen):
                 lines.append(f"    aten::{op}: {taken} taken, {counts['passed']} passed to stock, {_shapes(counts)}")
             seen.add(op)
+        for entry, counts in kernel["entries"].items():
+            if counts["taken"] or counts["passed"]:
+                lines.append(f"    {entry}: {counts['taken']} taken, {counts['passed']} passed on, {_shapes(counts)}")
     lines += [f"  Note: {note}" for note in report["notes"]]
     return "\n".join(lines)
 

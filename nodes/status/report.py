@@ -1,5 +1,6 @@
 """What the status node shows: the library's own status, and what went wrong while the pack was loaded."""
 from .. import execution, library
+from ..fp8 import kitchen
 from ..switch.state import conflicts
 
 SWITCH_OFF = "To switch everything off, start ComfyUI with METAL_KERNELS=off; for one kernel, METAL_KERNELS=pad=off."
@@ -7,7 +8,8 @@ SWITCH_OFF = "To switch everything off, start ComfyUI with METAL_KERNELS=off; fo
 
 def collect():
     """JSON-serialisable: `problem` (a sentence, or None), `hooks` (why prompts can't be followed, or None), `conflicts`
-    (nodes of this prompt whose switches disagree) beside what `metal_kernels.status()` says. Never raises.
+    (nodes of this prompt whose switches disagree), `kitchen` (what is ours in comfy-kitchen) beside what
+    `metal_kernels.status()` says. Never raises.
     """
     problem, found = library.problem, {}
     if library.metal_kernels is not None:
@@ -15,7 +17,8 @@ def collect():
             found = library.metal_kernels.status()
         except Exception as error:
             problem = problem or f"the kernels' status can't be read: {type(error).__name__}: {error}"
-    return {"problem": problem, "hooks": execution.problem(), "conflicts": conflicts(), **found}
+    return {"problem": problem, "hooks": execution.problem(), "conflicts": conflicts(),
+            "kitchen": kitchen.report(), **found}
 
 
 def as_text(report):
@@ -25,6 +28,7 @@ def as_text(report):
         lines.insert(0, f"Metal Kernels does nothing here: {report['problem']}")
     if report.get("hooks"):
         lines.append(f"  Note: Metal Kernels Switch can't switch anything here: {report['hooks']}.")
+    lines += [f"  Note: {line}" for line in kitchen.notes(report.get("kitchen"))]
     lines += [f"  Note: {conflict['text']}" for conflict in report.get("conflicts", ())]
     if any(kernel["state"] == "patched" for kernel in report.get("kernels", {}).values()):
         lines.append(SWITCH_OFF)

@@ -273,14 +273,34 @@ class TestBesideAnotherPack:
             installation.uninstall()
         assert dump(self.op) == before
 
-    def test_a_family_is_unavailable_as_a_whole(self, install, make_kernel, core, mps):
-        before = dump("flip", "roll")
-        other = registered_elsewhere(self.op, self.theirs)
-        parts = [make_kernel(op, name="family") for op in ("flip", self.op, "roll")]
-        family = core.kernel.Kernel(
+    def family(self, core, make_kernel, *ops):
+        parts = [make_kernel(op, name="family") for op in ops]
+        return core.kernel.Kernel(
             "family", "t", sum((k.patches for k in parts), ()), parts[0].need, parts[0].selfcheck, "r"
         )
-        installation = install(family)
-        assert installation.switches["family"].state[0] == "unavailable"
-        assert installation.patcher.overrides == {} and dump("flip", "roll") == before
+
+    def test_a_family_leaves_the_op_and_keeps_the_rest(self, install, make_kernel, core, mps):
+        before = dump("flip", "roll", self.op)
+        other = registered_elsewhere(self.op, self.theirs)
+        installation = install(self.family(core, make_kernel, "flip", self.op, "roll"))
+        assert set(installation.patcher.overrides) == {"flip", "roll"}
+        assert F.pad(torch.zeros(1, device=mps), (1, 1)).tolist() == [9.0] * 3
+        said = "family [auto]: patched (needed by a test; another pack holds aten::constant_pad_nd)"
+        assert said in core.report.status(installation)["text"]
         other._destroy()
+        installation.set_mode("auto")  # asks again
+        assert set(installation.patcher.overrides) == {"flip", self.op, "roll"}
+        assert "another pack" not in core.report.status(installation)["text"]
+        installation.uninstall()
+        assert dump("flip", "roll", self.op) == before
+
+    def test_a_family_without_any_op_left_is_unavailable(self, install, make_kernel, core, mps):
+        before = dump(self.op)
+        other = registered_elsewhere(self.op, self.theirs)
+        installation = install(self.family(core, make_kernel, self.op, "no_such_op_of_aten"))
+        assert installation.switches["family"].state == (
+            "unavailable", "another pack already patches aten::constant_pad_nd on MPS",
+        )  # fmt: skip
+        assert installation.patcher.overrides == {}
+        other._destroy()
+        assert dump(self.op) == before

@@ -171,7 +171,6 @@ def test_stochastic_rounding_is_fair(fp8, no_faults):
     assert abs(float((values > 1).float().mean()) - 0.24) < 0.01
 
 
-@pytest.mark.skipif(importlib.util.find_spec("comfy_kitchen") is None, reason="comfy-kitchen is not installed here")
 def test_against_comfy_kitchen(fp8):
     eager = importlib.import_module("comfy_kitchen.backends.eager.quantization")
     x, scale = randn(70, 192), torch.tensor(0.0123)

@@ -1,0 +1,76 @@
+"""F.linear on a weight that comfy-kitchen holds in FP8: the fused kernel, without a copy of the weight in x's dtype.
+
+comfy-kitchen's FP8 layouts find their handler of aten::linear in a table, by their class or one of its bases. Ours
+stands wherever one of theirs stood, passes on what it does not take, and gives the place back.
+"""
+import torch
+
+from . import private
+
+NAME = "comfy_kitchen::linear on an FP8 layout"
+FORMATS = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def register(kernels, tensor):
+    """Stand before every FP8 layout's handler of aten::linear. Returns a function that gives the places back.
+
+    Another pack may have stood before ours since: then ours stays in its chain, and passes everything on.
+
+    tensor   the module comfy_kitchen.tensor.
+    """
+    op, table = torch.ops.aten.linear.default, private.handlers(torch.ops.aten.linear.default)
+    entry, placed, awake = kernels.entry("fp8", NAME), {}, [True]
+    for layout in _with_subclasses(tensor.TensorCoreFP8Layout):
+        if layout in table:
+            placed[layout] = table[layout], _handler(kernels.fp8, entry, tensor.QuantizedTensor, table[layout], awake)
+            tensor.register_layout_op(op, layout)(placed[layout][1])
+
+    def unregister():
+        awake.clear()
+        for layout, (theirs, ours) in placed.items():
+            if table.get(layout) is ours:
+                table[layout] = theirs
+
+    return unregister
+
+
+def _with_subclasses(layout):
+    yield layout
+    for subclass in layout.__subclasses__():
+        yield from _with_subclasses(subclass)
+
+
+def _handler(fp8, entry, quantized, theirs, awake):
+    def linear(tensor, args, kwargs):
+        x, weight, bias = (*args, None)[:3]
+        if kwargs or not awake or not _fits(x, weight, bias, quantized):
+            return theirs(tensor, args, kwargs)
+        values, scale = private.data(weight), weight.params.scale
+        return entry.call(
+            values.dtype, x.shape,
+            lambda: fp8.linear(x, values, scale, bias), lambda: theirs(tensor, args, kwargs),
+        )
+
+    return linear
+
+
+def _fits(x, weight, bias, quantized):
+    """Whether this is a plain x on mps, a weight [N, K] of FP8 with one scale or one a row, and a plain bias or none,
+    all of one logical dtype. What else there is, theirs computes or refuses."""
+    if not isinstance(weight, quantized) or isinstance(x, quantized) or isinstance(bias, quantized):
+        return False
+    values, scale = private.data(weight), weight.params.scale
+    if not isinstance(scale, torch.Tensor) or getattr(weight.params, "transposed", False):
+        return False
+    return (
+        x.device.type == values.device.type == "mps"
+        and values.dtype in FORMATS
+        and values.dim() == 2
+        and tuple(values.shape) == tuple(weight.shape)
+        and x.dim() >= 1
+        and x.shape[-1] == values.shape[1]
+        and x.dtype == weight.dtype
+        and x.dtype in (torch.float32, torch.float16, torch.bfloat16)
+        and (scale.numel() == 1 and scale.dim() <= 2 or tuple(scale.shape) == (values.shape[0], 1))
+        and (bias is None or bias.dtype == x.dtype and bias.shape == values.shape[:1] and bias.device == x.device)
+    )
