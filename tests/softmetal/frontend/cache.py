@@ -9,11 +9,11 @@ from pathlib import Path
 
 from . import toolchain
 from .library import Library
+from .targets import Target
 
 
-def key(source: str, checked: bool) -> str:
-    flags = (toolchain.LANGUAGE_FLAGS, toolchain.WARNING_FLAGS, toolchain.IR_FLAGS)
-    flags += (toolchain.CODE_FLAGS, toolchain.CHECK_FLAGS)
+def key(source: str, checked: bool, target: Target, defines: tuple[str, ...] = ()) -> str:
+    flags = (target, defines, toolchain.WARNING_FLAGS, toolchain.CODE_FLAGS, toolchain.CHECK_FLAGS)
     parts = (source, repr(checked), repr(flags), toolchain.headers_digest(), toolchain.version())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
@@ -40,7 +40,7 @@ def store(name: str, library: Library) -> Library:
     folder = toolchain.cache_directory()
     folder.mkdir(parents=True, exist_ok=True)
     digest = _digest(library.path)
-    file = f"{name}-{digest[:12]}.so"
+    file = f"{name}-{digest[:12]}{library.path.suffix}"
     _publish(folder / file, lambda temporary: shutil.copyfile(library.path, temporary))
     text = json.dumps({"file": file, "digest": digest, "library": library.to_json()})
     _publish(folder / f"{name}.json", lambda temporary: Path(temporary).write_text(text))

@@ -5,7 +5,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from . import cache, reflection, toolchain
+from . import cache, nvptx, reflection, toolchain
 from .alignment import announce_alignments
 from .bounds import keep_private_bounds
 from .conversions import check_conversions
@@ -15,6 +15,7 @@ from .erase import erase_address_spaces
 from .kernels import Entry
 from .library import Argument, Kernel, Library
 from .rules import check_source
+from .targets import NVPTX, TARGETS, Target
 from .translate import Translation
 
 MAX_THREADGROUP_BYTES = 32768
@@ -23,41 +24,55 @@ _SPACES = {1: "device", 4: "constant"}
 _FIELDS = 6  # numbers that MSL_DESCRIBE gives for each buffer, after its index
 
 
-def compile(source: str, *, checked: bool = True) -> Library:  # noqa: A001 - the name that users of the module look for
+def compile(  # noqa: A001 - the name that users of the module look for
+    source: str, *, checked: bool = True, target: str = "cpu", partial_simdgroups: bool = False
+) -> Library:
     """Compile MSL source text.
 
-    checked: every memory access is reported to the runtime; else vectorised code without checks ("fast mode").
+    checked   every memory access is reported to the runtime; else vectorised code without checks ("fast mode").
+    target    "cpu": a shared object for the runtime. "nvptx": PTX for an NVIDIA GPU, where nothing is checked; its
+              entries are described in include/msl/target_nvptx.h.
+    partial_simdgroups   nvptx: some lanes of a SIMD-group may be missing at a collective.
+
     Raises CompileError for a source that Metal would refuse, ToolchainError when the compiler is missing.
     """
     check_source(source)
-    key = cache.key(source, checked)
-    return cache.load(key) or _build(source, checked, key)
+    machine = TARGETS[target]
+    if machine is NVPTX:
+        defines = nvptx.defines(source, partial_simdgroups)
+        key = cache.key(source, False, machine, defines)
+        return cache.load(key) or _build(source, False, key, machine, defines)
+    key = cache.key(source, checked, machine)
+    return cache.load(key) or _build(source, checked, key, machine, ())
 
 
-def _build(source: str, checked: bool, key: str) -> Library:
+def _build(source: str, checked: bool, key: str, target: Target, defines: tuple[str, ...]) -> Library:
     preprocessed = toolchain.preprocess(source)
     if preprocessed.returncode:
         raise CompileError(from_clang(preprocessed.stderr, source))
     translation = Translation(preprocessed.stdout)
     with tempfile.TemporaryDirectory(prefix="softmetal-") as scratch, ThreadPoolExecutor(1) as beside:
         folder = Path(scratch)
-        ir = _to_ir(translation.text, folder, source)
-        conversions = beside.submit(lambda: check_conversions(toolchain.syntax_tree(folder)))
+        ir = _to_ir(translation.text, folder, source, target, defines)
+        conversions = beside.submit(lambda: check_conversions(toolchain.syntax_tree(folder, target, defines)))
         kernels = _kernels(translation.entries, reflection.read(ir))
-        ir = keep_private_bounds(ir, checked)
-        flat = erase_address_spaces(announce_alignments(ir) if checked else ir)
-        shared_object = toolchain.to_shared_object(flat, folder, checked)
+        if target is NVPTX:
+            built = nvptx.to_ptx(ir, folder)
+        else:
+            ir = keep_private_bounds(ir, checked)
+            flat = erase_address_spaces(announce_alignments(ir) if checked else ir)
+            built = toolchain.to_shared_object(flat, folder, checked)
         conversions.result()  # raises what the syntax tree shows
-        return cache.store(key, Library(shared_object, {k.name: k for k in kernels}, checked))
+        return cache.store(key, Library(built, {k.name: k for k in kernels}, checked))
 
 
-def _to_ir(text: str, folder: Path, source: str) -> str:
-    made = first = toolchain.to_ir(text, folder)
+def _to_ir(text: str, folder: Path, source: str, target: Target, defines: tuple[str, ...]) -> str:
+    made = first = toolchain.to_ir(text, folder, target, defines)
     for _ in range(ROUNDS):
         text = spell_copies(text, made.stderr) if made.returncode else None
         if text is None:
             break
-        made = toolchain.to_ir(text, folder)
+        made = toolchain.to_ir(text, folder, target, defines)
     if made.returncode:
         raise CompileError(from_clang(first.stderr, source, error_lines(made.stderr)))
     return (folder / toolchain.IR_FILE).read_text()

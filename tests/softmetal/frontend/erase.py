@@ -29,10 +29,10 @@ def erase_address_spaces(ir: str) -> str:
     ir = ir.replace("addrspacecast (ptr", "bitcast (ptr").replace("addrspacecast ptr", "bitcast ptr")
     ir = _SPACE.sub("", ir)
     ir = re.sub(r"(@llvm\.[\w.]+)", lambda m: re.sub(r"\.p[134](?=\.|$)", ".p0", m[1]), ir)
-    return _without_repeated_declarations(ir)
+    return without_repeated_declarations(ir)
 
 
-def _without_repeated_declarations(ir: str) -> str:
+def without_repeated_declarations(ir: str) -> str:
     """llvm.memcpy.p0.p1 and llvm.memcpy.p0.p4 have become one function, which is declared once."""
     seen, lines = set(), []
     for line in ir.split("\n"):

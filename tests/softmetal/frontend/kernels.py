@@ -231,6 +231,7 @@ def _check_positions(parameters: list[Parameter]) -> None:
 def entry_text(entry: Entry, instance: str) -> str:
     """C++ on one line: the entry function, and tables from which reflection.py reads what the compiler knows."""
     number, arguments, checks, buffers, names = entry.symbol.rsplit("_", 1)[1], [], [], [], []
+    parameters = []
     for index, p in enumerate(entry.definition.parameters):
         kind = f"msl::argument<msl_type_{number}, {index}>"
         if p.position:
@@ -242,6 +243,7 @@ def entry_text(entry: Entry, instance: str) -> str:
             arguments.append(f"msl::position<{kind}>(MSL_POSITION({p.position}))")
         else:
             arguments.append(f"msl::bind<{kind}>(MSL_BUFFER({p.buffer}))")
+            parameters.append(f"MSL_PARAMETER({p.buffer}, {kind})")
             buffers.append(f"{p.buffer}, MSL_DESCRIBE({kind})")
             names.append(f"msl::type_name<{kind}>()")
             entry.buffers.append(p)
@@ -254,5 +256,5 @@ def entry_text(entry: Entry, instance: str) -> str:
         f' MSL_TABLE(char, name, {number}) = "{entry.host_name}";'
         f" MSL_TABLE(char const* const, types, {number}) = {{{', '.join([*names, '0'])}}};"
         f" MSL_TABLE(msl_type_{number}, target, {number}) = {{{instance}}};"
-        f" MSL_ENTRY({number}) {{ ({instance})({', '.join(arguments)}); }} "
+        f" MSL_ENTRY({number}, {' '.join(parameters)}) {{ MSL_BEGIN ({instance})({', '.join(arguments)}); }} "
     )

@@ -10,38 +10,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from .targets import CPU, Target
+
 INCLUDE = Path(__file__).resolve().parent / "include"
 RUNTIME = Path(__file__).resolve().parents[1] / "runtime"  # softmetal_abi.h
 
-# Strict IEEE arithmetic: no contraction, half and bfloat rounded after every operation, as Metal's safe math does.
-# Type punning through pointers is common in Metal, so no strict aliasing. _Float16 needs F16C; every x86-64-v3 has it.
-LANGUAGE_FLAGS = (
-    "-x",
-    "c++",
-    "-std=c++17",
-    "-nostdinc",
-    "-nostdinc++",
-    "-fno-exceptions",
-    "-fno-rtti",
-    "-fno-threadsafe-statics",
-    "-fno-strict-aliasing",
-    "-fno-math-errno",
-    "-ffp-contract=off",
-    "-march=x86-64-v3",
-    "-fvisibility=hidden",
-    "-fPIC",
-    "-Xclang",
-    "-ffloat16-excess-precision=none",
-    "-Xclang",
-    "-fbfloat16-excess-precision=none",
-    "-gline-tables-only",
-    "-gdwarf-4",
-    "-fno-color-diagnostics",
-    "-ferror-limit=50",
-    "-ftemplate-backtrace-limit=4",
-    "-fdiagnostics-print-source-range-info",
-    "-fno-caret-diagnostics",
-)
 WARNING_FLAGS = (
     "-Wno-everything",
     "-Werror=return-type",
@@ -52,25 +25,6 @@ WARNING_FLAGS = (
     "-Werror=c++11-narrowing",
     "-Werror=vla-extension",
     "-Werror=zero-length-array",
-)
-# The runtime tells collectives apart by the calls that led to them: every function may hold one (convergent), keeps a
-# frame pointer and makes real calls. And C++'s promise that loops end is not Metal's: one that spins must spin.
-IR_FLAGS = (
-    "-O2",
-    "-Xclang",
-    "-disable-llvm-passes",
-    "-fsanitize=kernel-address",
-    "-fconvergent-functions",
-    "-fno-omit-frame-pointer",
-    "-mno-omit-leaf-frame-pointer",
-    "-fno-optimize-sibling-calls",
-    "-fno-finite-loops",
-    # A variable that nobody set is NaN or a number nobody wants; an index outside a private array or a vector traps.
-    "-ftrivial-auto-var-init=pattern",
-    "-ftrivial-auto-var-init-max-size=16384",
-    "-fsanitize=array-bounds",
-    "-fsanitize-trap=array-bounds",
-    "-fno-sanitize-merge",
 )
 # Machine code keeps one call for each call of the source, and no more.
 CODE_FLAGS = (
@@ -178,28 +132,28 @@ def preprocess(source: str) -> subprocess.CompletedProcess:
     )
 
 
-def library_header() -> Path:
+def library_header(target: Target = CPU, defines: tuple[str, ...] = ()) -> Path:
     """The metal:: library, precompiled: once for each version of headers, compiler and place. Safe among processes."""
-    name = hashlib.sha256(f"{headers_digest()}\0{version()}\0{INCLUDE}".encode()).hexdigest()[:20]
-    target = cache_directory() / f"library-{name}.pch"
-    if not target.exists():
-        _precompile(target)
-    return target
+    parts = (headers_digest(), version(), str(INCLUDE), target.name, *defines)
+    name = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
+    header = cache_directory() / f"library-{name}.pch"
+    if not header.exists():
+        _precompile(header, target, defines)
+    return header
 
 
-def _precompile(target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, suffix=".tmp")
+def _precompile(header: Path, target: Target, defines: tuple[str, ...]) -> None:
+    header.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=header.parent, suffix=".tmp")
     os.close(handle)
-    flags = [flag for flag in LANGUAGE_FLAGS if flag not in ("-x", "c++")]
     paths = ("-I", INCLUDE, "-I", INCLUDE / "abi", "-I", RUNTIME)
     # The content of the headers is in the name; their times say nothing (a fresh checkout has others).
-    made = run("clang", "-x", "c++-header", *flags, *IR_FLAGS, "-w", "-Xclang", "-fno-pch-timestamp", *paths,
+    made = run("clang", "-x", "c++-header", *target.flags, *defines, "-w", "-Xclang", "-fno-pch-timestamp", *paths,
                INCLUDE / "msl" / "library.h", "-o", temporary)  # fmt: skip
     if made.returncode:
         Path(temporary).unlink(missing_ok=True)
         raise ToolchainError(f"the metal library headers do not compile:\n{made.stderr}")
-    os.replace(temporary, target)
+    os.replace(temporary, header)
 
 
 # The files of a compilation have fixed names in a folder of its own and are named relative to it: no path gets into the
@@ -207,27 +161,30 @@ def _precompile(target: Path) -> None:
 SOURCE_FILE, IR_FILE, OBJECT_FILE, LIBRARY_FILE = "module.cpp", "module.ll", "module.o", "module.so"
 
 
-def _front_end(*arguments, folder: Path) -> subprocess.CompletedProcess:
+def _front_end(*arguments, folder: Path, target: Target, defines: tuple[str, ...]) -> subprocess.CompletedProcess:
     """clang on the rewritten source, after the precompiled library. A damaged one is made anew, once."""
     for last in (False, True):
-        header = library_header()
-        flags = (*LANGUAGE_FLAGS, *IR_FLAGS, "-fdebug-compilation-dir=.", "-include-pch", header)
+        header = library_header(target, defines)
+        flags = ("-x", "c++", *target.flags, *defines, "-fdebug-compilation-dir=.", "-include-pch", header)
         made = run("clang", *flags, *arguments, folder=folder)
         if last or not made.returncode or not _DAMAGED_HEADER.search(made.stderr):
             return made
         header.unlink(missing_ok=True)
 
 
-def to_ir(text: str, folder: Path) -> subprocess.CompletedProcess:
+def to_ir(
+    text: str, folder: Path, target: Target = CPU, defines: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess:
     """Rewritten MSL to LLVM IR that still has its address spaces."""
     (folder / SOURCE_FILE).write_text(text)
-    return _front_end(*WARNING_FLAGS, "-S", "-emit-llvm", SOURCE_FILE, "-o", IR_FILE, folder=folder)
+    arguments = (*WARNING_FLAGS, "-S", "-emit-llvm", SOURCE_FILE, "-o", IR_FILE)
+    return _front_end(*arguments, folder=folder, target=target, defines=defines)
 
 
-def syntax_tree(folder: Path) -> str:
+def syntax_tree(folder: Path, target: Target = CPU, defines: tuple[str, ...] = ()) -> str:
     """The AST of the user's own declarations (namespace msl_user), as text."""
     dump = ("-Xclang", "-ast-dump", "-Xclang", "-ast-dump-filter=msl_user")
-    made = _front_end("-w", "-fsyntax-only", *dump, SOURCE_FILE, folder=folder)
+    made = _front_end("-w", "-fsyntax-only", *dump, SOURCE_FILE, folder=folder, target=target, defines=defines)
     if made.returncode:
         raise ToolchainError(f"clang does not show the syntax tree:\n{made.stderr}")
     return made.stdout

@@ -27,10 +27,11 @@ template <class T> struct buffer;
 template <class T> struct buffer<T*> { typedef T type; static constexpr bool reference = false; };
 template <class T> struct buffer<T&> { typedef T type; static constexpr bool reference = true; };
 template <class T> struct buffer<T* const> : buffer<T*> {};
-template <class T> MSL_INLINE T bind(void* p) {
-  typedef typename buffer<T>::type target;
-  if constexpr (buffer<T>::reference) return *(target*)p;
-  else return (target*)p;
+// p: what MSL_BUFFER gives.
+template <class T, class P> MSL_INLINE T bind(P p) {
+  typedef typename buffer<T>::type object;
+  if constexpr (buffer<T>::reference) return *target::bound<object>(p);
+  else return target::bound<object>(p);
 }
 template <class T> struct space { static constexpr unsigned long number = 0; };
 template <class T> struct space<device T> { static constexpr unsigned long number = 1; };

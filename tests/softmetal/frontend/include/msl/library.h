@@ -6,7 +6,11 @@
 #include "msl/limits.h"
 #include "msl/convert.h"
 #include "msl/packed.h"
+#ifdef __NVPTX__
+#include "msl/target_nvptx.h"
+#else
 #include "msl/target_cpu.h"
+#endif
 #include "msl/copies.h"
 #include "msl/math.h"
 #include "msl/integer.h"

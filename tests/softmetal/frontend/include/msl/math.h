@@ -37,8 +37,6 @@
 namespace msl {
 namespace scalar {
 MSL_INLINE float fract(float x) { const float r = x - target::floor(x); return r < 0x1.fffffep-1f ? r : 0x1.fffffep-1f; }
-MSL_INLINE float sinpi(float x) { return (float)__builtin_sin(3.14159265358979323846 * (double)(x - 2.0f * target::rint(x * 0.5f))); }
-MSL_INLINE float cospi(float x) { return (float)__builtin_cos(3.14159265358979323846 * (double)(x - 2.0f * target::rint(x * 0.5f))); }
 MSL_INLINE float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x == 0.0f ? x : 0.0f; }
 MSL_INLINE float abs(float x) { return __builtin_fabsf(x); }
 MSL_INLINE float copysign(float x, float y) { return __builtin_copysignf(x, y); }
@@ -48,20 +46,20 @@ MSL_INLINE float smoothstep(float a, float b, float x) { const float t = clamp((
 }  // namespace scalar
 }  // namespace msl
 
-// fast:: and precise:: hold the same functions: the CPU has no faster ones, and a kernel must not rely on fast errors.
-#define MSL_ALL_MATH \
-  MSL_FLOAT1(exp, msl::target::exp(x)) MSL_FLOAT1(exp2, msl::target::exp2(x)) MSL_FLOAT1(exp10, msl::target::exp10(x)) \
-  MSL_FLOAT1(log, msl::target::log(x)) MSL_FLOAT1(log2, msl::target::log2(x)) MSL_FLOAT1(log10, msl::target::log10(x)) \
-  MSL_FLOAT1(sin, msl::target::sin(x)) MSL_FLOAT1(cos, msl::target::cos(x)) MSL_FLOAT1(tan, msl::target::tan(x)) \
+// fast:: holds what the target has faster at a larger error (nothing on the CPU); M is where the target's functions are.
+#define MSL_ALL_MATH(M) \
+  MSL_FLOAT1(exp, M::exp(x)) MSL_FLOAT1(exp2, M::exp2(x)) MSL_FLOAT1(exp10, M::exp10(x)) \
+  MSL_FLOAT1(log, M::log(x)) MSL_FLOAT1(log2, M::log2(x)) MSL_FLOAT1(log10, M::log10(x)) \
+  MSL_FLOAT1(sin, M::sin(x)) MSL_FLOAT1(cos, M::cos(x)) MSL_FLOAT1(tan, M::tan(x)) \
   MSL_FLOAT1(asin, msl::target::asin(x)) MSL_FLOAT1(acos, msl::target::acos(x)) MSL_FLOAT1(atan, msl::target::atan(x)) \
   MSL_FLOAT1(sinh, msl::target::sinh(x)) MSL_FLOAT1(cosh, msl::target::cosh(x)) MSL_FLOAT1(tanh, msl::target::tanh(x)) \
   MSL_FLOAT1(asinh, msl::target::asinh(x)) MSL_FLOAT1(acosh, msl::target::acosh(x)) MSL_FLOAT1(atanh, msl::target::atanh(x)) \
-  MSL_FLOAT1(sqrt, msl::target::sqrt(x)) MSL_FLOAT1(rsqrt, msl::target::rsqrt(x)) MSL_FLOAT1(floor, msl::target::floor(x)) \
+  MSL_FLOAT1(sqrt, M::sqrt(x)) MSL_FLOAT1(rsqrt, M::rsqrt(x)) MSL_FLOAT1(floor, msl::target::floor(x)) \
   MSL_FLOAT1(ceil, msl::target::ceil(x)) MSL_FLOAT1(trunc, msl::target::trunc(x)) MSL_FLOAT1(rint, msl::target::rint(x)) \
   MSL_FLOAT1(round, msl::target::round(x)) MSL_FLOAT1(fabs, msl::scalar::abs(x)) MSL_FLOAT1(abs, msl::scalar::abs(x)) \
-  MSL_FLOAT1(fract, msl::scalar::fract(x)) MSL_FLOAT1(sinpi, msl::scalar::sinpi(x)) MSL_FLOAT1(cospi, msl::scalar::cospi(x)) \
+  MSL_FLOAT1(fract, msl::scalar::fract(x)) MSL_FLOAT1(sinpi, msl::target::sinpi(x)) MSL_FLOAT1(cospi, msl::target::cospi(x)) \
   MSL_FLOAT1(sign, msl::scalar::sign(x)) MSL_FLOAT1(saturate, msl::scalar::clamp(x, 0.0f, 1.0f)) \
-  MSL_FLOAT2(pow, msl::target::pow(x, y)) MSL_FLOAT2(powr, msl::target::pow(x, y)) MSL_FLOAT2(atan2, msl::target::atan2(x, y)) \
+  MSL_FLOAT2(pow, M::pow(x, y)) MSL_FLOAT2(powr, M::pow(x, y)) MSL_FLOAT2(atan2, msl::target::atan2(x, y)) \
   MSL_FLOAT2(fmod, msl::target::fmod(x, y)) MSL_FLOAT2(copysign, msl::scalar::copysign(x, y)) MSL_FLOAT2(divide, x / y) \
   MSL_FLOAT2(fdim, (x > y ? x - y : 0.0f)) MSL_FLOAT2(step, (y < x ? 0.0f : 1.0f)) \
   MSL_FLOAT2(fmin, msl::target::fmin(x, y)) MSL_FLOAT2(fmax, msl::target::fmax(x, y)) \
@@ -73,16 +71,16 @@ MSL_INLINE float smoothstep(float a, float b, float x) { const float t = clamp((
   MSL_FLOAT3(median3, msl::scalar::median3(x, y, z))
 
 namespace metal {
-MSL_ALL_MATH
+MSL_ALL_MATH(msl::target)
 MSL_FLOAT2(nextafter, msl::target::nextafter(x, y))
 // The edges of steps may be scalars beside a vector.
 template <int N> MSL_INLINE vec<float, N> step(float edge, vec<float, N> x) { return step(vec<float, N>(edge), x); }
 template <int N> MSL_INLINE vec<float, N> smoothstep(float low, float high, vec<float, N> x) { return smoothstep(vec<float, N>(low), vec<float, N>(high), x); }
 namespace precise {
-MSL_ALL_MATH
+MSL_ALL_MATH(msl::target)
 }
 namespace fast {
-MSL_ALL_MATH
+MSL_ALL_MATH(msl::target::fast)
 }
 
 MSL_INLINE float ldexp(float x, int e) { return msl::target::ldexp(x, e); }

@@ -1,16 +1,5 @@
-// <metal_simdgroup_matrix>: 8x8 matrices whose 64 elements lie two to a lane, in the places where Apple GPUs keep them.
+// <metal_simdgroup_matrix>: 8x8 matrices whose 64 elements lie two to a lane. The target says where.
 #pragma once
-namespace msl {
-// Row of a lane's two elements, and the column of the first; the second stands right of it.
-MSL_INLINE uint matrix_row(uint lane) { return ((lane / 4) & 4) + (lane / 2) % 4; }
-MSL_INLINE uint matrix_column(uint lane) { return ((lane / 4) & 2) * 2 + (lane % 2) * 2; }
-// The lane that holds (row, column & ~1).
-MSL_INLINE uint matrix_lane(uint row, uint column) {
-  const uint pair = column / 2;
-  return ((row & 4) << 2) | ((pair & 2) << 2) | ((row & 3) << 1) | (pair & 1);
-}
-}  // namespace msl
-
 namespace metal {
 template <class T, int Columns, int Rows> struct simdgroup_matrix {
   static_assert(Columns == 8 && Rows == 8, "a simdgroup_matrix is 8x8");
@@ -20,7 +9,7 @@ template <class T, int Columns, int Rows> struct simdgroup_matrix {
   simdgroup_matrix() = default;
   // The diagonal matrix of a value.
   MSL_INLINE explicit simdgroup_matrix(T value) {
-    const uint row = msl::matrix_row(msl::target::lane()), column = msl::matrix_column(msl::target::lane());
+    const uint row = msl::target::matrix_row(msl::target::lane()), column = msl::target::matrix_column(msl::target::lane());
     elements[0] = row == column ? value : (T)0.0f;
     elements[1] = row == column + 1 ? value : (T)0.0f;
   }
@@ -38,7 +27,7 @@ template <class T, int Columns, int Rows = Columns> MSL_INLINE simdgroup_matrix<
 }
 
 #define MSL_MATRIX_OFFSETS \
-  const uint row = msl::matrix_row(msl::target::lane()), column = msl::matrix_column(msl::target::lane()); \
+  const uint row = msl::target::matrix_row(msl::target::lane()), column = msl::target::matrix_column(msl::target::lane()); \
   const ulong first = transposed ? (origin.y + column) * elements_per_row + origin.x + row : (origin.y + row) * elements_per_row + origin.x + column; \
   const ulong second = first + (transposed ? elements_per_row : 1)
 #define MSL_MATRIX_LOAD(space) \

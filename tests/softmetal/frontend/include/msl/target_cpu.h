@@ -21,8 +21,10 @@ __attribute__((used, no_sanitize("kernel-address"), visibility("hidden"))) inlin
 }
 
 // ---- entries: what the runtime looks up and calls ----------------------------------------------------------------------
-#define MSL_ENTRY(n) \
+#define MSL_PARAMETER(index, ...)
+#define MSL_ENTRY(n, ...) \
   extern "C" __attribute__((used, visibility("default"), no_sanitize("kernel-address"))) void msl_kernel_##n(void* const* msl_buffers, const msl_thread* msl_position)
+#define MSL_BEGIN
 #define MSL_BUFFER(index) msl_buffers[index]
 #define MSL_POSITION(name) msl::target::name(msl_position)
 // Guard room round a threadgroup variable, and its announcement by each thread that reaches it. Aligned to so much that clang leaves it
@@ -35,6 +37,7 @@ __attribute__((used, no_sanitize("kernel-address"), visibility("hidden"))) inlin
 namespace msl {
 struct coordinates { uint x, y, z; };
 namespace target {
+template <class T> MSL_INLINE T* bound(void* p) { return (T*)p; }
 #define MSL_X(name) MSL_INLINE coordinates name(const msl_thread* t) { return {t->name[0], t->name[1], t->name[2]}; }
 MSL_X(thread_position_in_grid) MSL_X(thread_position_in_threadgroup) MSL_X(threadgroup_position_in_grid)
 MSL_X(threadgroups_per_grid) MSL_X(threads_per_grid) MSL_X(threads_per_threadgroup) MSL_X(dispatch_threads_per_threadgroup)
@@ -143,6 +146,15 @@ template <class A, class B> MSL_LANES metal::vec<float, 2> matrix_product(metal:
   return metal::vec<float, 2>{sums[0], sums[1]};
 }
 
+// The places of a matrix's elements, as Apple's GPUs have them: row of a lane's two, column of the first, and the lane that
+// holds (row, column & ~1).
+MSL_INLINE uint matrix_row(uint lane) { return ((lane / 4) & 4) + (lane / 2) % 4; }
+MSL_INLINE uint matrix_column(uint lane) { return ((lane / 4) & 2) * 2 + (lane % 2) * 2; }
+MSL_INLINE uint matrix_lane(uint row, uint column) {
+  const uint pair = column / 2;
+  return ((row & 4) << 2) | ((pair & 2) << 2) | ((row & 3) << 1) | (pair & 1);
+}
+
 // ---- copies of structures: memcpy's own check does not know what they are aligned to, nor which bytes are padding and may be
 // unwritten. access: 1 read, 2 write. value: as msl_rt_load wants it.
 MSL_INLINE void load_padded(void* to, const void* from, ulong size, ulong alignment, const unsigned char* value) {
@@ -197,5 +209,10 @@ MSL_INLINE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c)
 MSL_INLINE float fmin(float a, float b) { return __builtin_fminf(a, b); }
 MSL_INLINE float fmax(float a, float b) { return __builtin_fmaxf(a, b); }
 MSL_INLINE float ldexp(float x, int e) { return __builtin_ldexpf(x, e); }
+MSL_INLINE float sinpi(float x) { return (float)__builtin_sin(3.14159265358979323846 * (double)(x - 2.0f * rint(x * 0.5f))); }
+MSL_INLINE float cospi(float x) { return (float)__builtin_cos(3.14159265358979323846 * (double)(x - 2.0f * rint(x * 0.5f))); }
+namespace fast {
+using namespace msl::target;  // the CPU has no faster ones
+}
 }  // namespace target
 }  // namespace msl
