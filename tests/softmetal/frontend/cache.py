@@ -9,10 +9,10 @@ from pathlib import Path
 
 from . import toolchain
 from .library import Library
-from .targets import Target
+from .targets import CPU, Target
 
 
-def key(source: str, checked: bool, target: Target, defines: tuple[str, ...] = ()) -> str:
+def key(source: str, checked: bool, target: Target = CPU, defines: tuple[str, ...] = ()) -> str:
     flags = (target, defines, toolchain.WARNING_FLAGS, toolchain.CODE_FLAGS, toolchain.CHECK_FLAGS)
     parts = (source, repr(checked), repr(flags), toolchain.headers_digest(), toolchain.version())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

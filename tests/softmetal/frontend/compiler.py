@@ -25,7 +25,12 @@ _FIELDS = 6  # numbers that MSL_DESCRIBE gives for each buffer, after its index
 
 
 def compile(  # noqa: A001 - the name that users of the module look for
-    source: str, *, checked: bool = True, target: str = "cpu", partial_simdgroups: bool = False
+    source: str,
+    *,
+    checked: bool = True,
+    target: str = "cpu",
+    partial_simdgroups: bool = False,
+    constant_tensors: bool = False,
 ) -> Library:
     """Compile MSL source text.
 
@@ -33,13 +38,14 @@ def compile(  # noqa: A001 - the name that users of the module look for
     target    "cpu": a shared object for the runtime. "nvptx": PTX for an NVIDIA GPU, where nothing is checked; its
               entries are described in include/msl/target_nvptx.h.
     partial_simdgroups   nvptx: some lanes of a SIMD-group may be missing at a collective.
+    constant_tensors     nvptx: `constant T*` are pointers to device memory, not blocks by value.
 
     Raises CompileError for a source that Metal would refuse, ToolchainError when the compiler is missing.
     """
     check_source(source)
     machine = TARGETS[target]
     if machine is NVPTX:
-        defines = nvptx.defines(source, partial_simdgroups)
+        defines = nvptx.defines(source, partial_simdgroups, constant_tensors)
         key = cache.key(source, False, machine, defines)
         return cache.load(key) or _build(source, False, key, machine, defines)
     key = cache.key(source, checked, machine)

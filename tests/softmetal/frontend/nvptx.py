@@ -15,6 +15,7 @@ PTX_FILE = "module.ptx"
 _CODE_FLAGS = (*NVPTX_MACHINE, "-O3", "-ffp-contract=off", "-mllvm", "-nvptx-fma-level=0")
 _TABLE = re.compile(r"^@msl_(?:meta|types|target|name)_\d+ = .*\n", re.M)
 _USED = re.compile(r"^@llvm\.(?:compiler\.)?used = .*\n", re.M)
+_ANNOUNCED = re.compile(r"^ +call void @msl_rt_threadgroup_variable\(.*\n", re.M)
 _THREADGROUP = re.compile(r"^(@[^\n]*? addrspace\(3\) global .*?) zeroinitializer(?:, comdat(?:\([^)]*\))?)?", re.M)
 # Of functions that are no entries, and of variables that have a value.
 _LINKAGE = re.compile(
@@ -22,24 +23,27 @@ _LINKAGE = re.compile(
     r"(?= (?!appending|external|private))",
     re.M,
 )
+_BODY = re.compile(r"^(define internal [^\n]*\)(?: unnamed_addr| local_unnamed_addr)*) #(?=\d+[^\n]* \{$)", re.M)
 _CAST = re.compile(r"addrspacecast( \(?)ptr addrspace\(4\)(?= [^\n]* to ptr(?! addrspace))")
 _CAST_BACK = re.compile(r"addrspacecast( \(?)ptr(?= (?!addrspace)[^\n]* to ptr addrspace\(4\))")
 
 
-def defines(source: str, partial_simdgroups: bool) -> tuple[str, ...]:
+def defines(source: str, partial_simdgroups: bool, constant_tensors: bool) -> tuple[str, ...]:
     """What of the source or of its launches the library must know: see include/msl/target_nvptx.h."""
     apple = "thread_elements" in source
     return (
         *(("-DMSL_PARTIAL_SIMDGROUPS",) if partial_simdgroups else ()),
+        *(("-DMSL_CONSTANT_TENSORS",) if constant_tensors else ()),
         *(("-DMSL_APPLE_MATRICES",) if apple else ()),
     )
 
 
 def to_ptx(ir: str, folder: Path) -> Path:
     """The PTX of the entries. Nothing else is visible from outside, so what they do not use is gone."""
-    ir = _USED.sub("", _TABLE.sub("", ir))
+    ir = _ANNOUNCED.sub("", _USED.sub("", _TABLE.sub("", ir)))
     ir = _THREADGROUP.sub(r"\1 undef", ir)  # shared memory has no initial value, in Metal as here
     ir = _LINKAGE.sub(r"\1 internal", ir)
+    ir = _BODY.sub(r"\1 alwaysinline #", ir)  # as Metal's compiler does
     ir = re.sub(r"^\$\S+ = comdat \w+\n", "", ir, flags=re.M)
     ir = re.sub(r",? comdat(?:\([^)]*\))?", "", ir)
     ir = _CAST_BACK.sub(r"bitcast\1ptr", _CAST.sub(r"bitcast\1ptr", ir))

@@ -172,9 +172,7 @@ def _front_end(*arguments, folder: Path, target: Target, defines: tuple[str, ...
         header.unlink(missing_ok=True)
 
 
-def to_ir(
-    text: str, folder: Path, target: Target = CPU, defines: tuple[str, ...] = ()
-) -> subprocess.CompletedProcess:
+def to_ir(text: str, folder: Path, target: Target = CPU, defines: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
     """Rewritten MSL to LLVM IR that still has its address spaces."""
     (folder / SOURCE_FILE).write_text(text)
     arguments = (*WARNING_FLAGS, "-S", "-emit-llvm", SOURCE_FILE, "-o", IR_FILE)

@@ -1,8 +1,8 @@
 // The NVPTX target: kernels for an NVIDIA GPU, whose warps stand for SIMD-groups. The names are target_cpu.h's.
 //
 // An entry takes its buffers in the order of the kernel's parameters: `T*` as a pointer to device memory, `constant T&` by value,
-// `constant T*` as a block of constant_bytes by value. Then the grid, in threads: the launch rounds it up to whole threadgroups, and
-// the threads outside of it leave at once.
+// `constant T*` as a block of constant_bytes by value (MSL_CONSTANT_TENSORS: as a pointer to device memory). Then the grid, in
+// threads: the launch rounds it up to whole threadgroups, and the threads outside of it leave at once.
 #pragma once
 #include "softmetal_abi.h"
 
@@ -14,7 +14,10 @@
   if (msl::target::outside(msl_position)) return;
 #define MSL_BUFFER(index) (&msl_buffer_##index)
 #define MSL_POSITION(name) msl::target::name(msl_position)
-#define MSL_THREADGROUP(type, name) static threadgroup type name
+// The announcement is for reflection.py; nvptx.py takes the call out.
+#define MSL_THREADGROUP(type, name) \
+  static threadgroup type name; \
+  msl_rt_threadgroup_variable((void*)&name, sizeof(type), #name)
 
 namespace msl {
 struct sum;
@@ -31,12 +34,16 @@ template <class T> struct passed<const device T*> { typedef const device T* type
 template <class T> struct passed<device T&> { typedef device T* type; };
 template <class T> struct passed<const device T&> { typedef const device T* type; };
 template <class T> struct passed<constant T&> { typedef T type; };
+#ifdef MSL_CONSTANT_TENSORS
+template <class T> struct passed<constant T*> { typedef const device T* type; };
+#else
 template <class T> struct passed<constant T*> { typedef block<T> type; };
+#endif
 template <class T> struct passed<T* const> : passed<T*> {};
 
 namespace target {
-template <class T, class P> MSL_INLINE T* bound(device P** p) { return *p; }
-template <class T, class P> MSL_INLINE T* bound(const device P** p) { return *p; }
+template <class T, class P> MSL_INLINE T* bound(device P** p) { return (T*)*p; }
+template <class T, class P> MSL_INLINE T* bound(const device P** p) { return (T*)*p; }
 template <class T, class P> MSL_INLINE T* bound(P* p) { return (T*)p; }
 #define MSL_REGISTER(name) MSL_INLINE uint name() { return (uint)__nvvm_read_ptx_sreg_##name(); }
 MSL_REGISTER(tid_x) MSL_REGISTER(tid_y) MSL_REGISTER(tid_z) MSL_REGISTER(ntid_x) MSL_REGISTER(ntid_y) MSL_REGISTER(ntid_z)
