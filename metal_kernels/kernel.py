@@ -55,11 +55,12 @@ class Patch:
               stock kernel raises its own error. It makes no tensor and never waits for the device.
     run       the same arguments; returns what the op returns.
     guard     optional: a test cheaper than `supports`, before anything else is looked at. For the hottest ops
-              (copy_), which must leave in two comparisons. A call that it refuses is not counted.
+              (copy_), which must leave in two comparisons. A call that it refuses is not counted; of an op all of
+              whose patches have guards, calls are not counted at all while none of its kernels is switched on.
     dtype     optional: which dtype the arguments stand for in self-checks and counters; the first argument's unless
               given.
     spare     optional: whether this torch does well with exactly these arguments, so that `auto` leaves them to it. For
-              a kernel of which a torch needs only a part. Not asked in mode `on`.
+              a kernel of which a torch needs only a part. Asked after `supports`; not in mode `on`.
     """
 
     op: str

@@ -83,9 +83,13 @@ def first_use(switch: Switch, dtype: torch.dtype) -> bool:
 
 def diagnose(subject: str, error: Exception) -> str | None:
     """Why a kernel is to be latched as failed after `subject` raised `error`; None when it only had no memory."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "out of memory" in str(error):
+    try:
+        text = str(error)
+    except Exception:  # an exception class can be as faulty as a kernel
+        text = "(its text cannot be had)"
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "out of memory" in text:
         return None
-    return str(error) if isinstance(error, ShaderError) else f"{subject} raised {type(error).__name__}: {error}"
+    return text if isinstance(error, ShaderError) else f"{subject} raised {type(error).__name__}: {text}"
 
 
 def name_of(dtype: torch.dtype) -> str:

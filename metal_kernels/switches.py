@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import MappingProxyType
 
 import torch
 
@@ -21,14 +23,35 @@ log = logging.getLogger("metal_kernels")
 AUTO, ON, OFF = "auto", "on", "off"
 MODES = (AUTO, ON, OFF)
 SHAPES_KEPT = 64
+NOTES_KEPT = 512
 
 
-class _Quiet(dict):
+class Layer(dict):
+    """Kernel -> mode, in one context; and for each override what follows from that, worked out at its first call."""
+
+    def __init__(self, modes: Mapping[str, str] = MappingProxyType({})):
+        super().__init__(modes)
+        self._awake: dict[object, tuple[object, tuple]] = {}
+
+    def awake(self, override) -> tuple:
+        """Of the override's candidates those that take calls in this layer, as its `awake` has them outside layers."""
+        stamp, candidates = self._awake.get(override, (None, ()))
+        if stamp is not override.stamp:
+            stamp = override.stamp  # read first: what changes while we look makes another stamp
+            candidates = override.awake_under(self)
+            self._awake[override] = stamp, candidates
+        return candidates
+
+
+class _Quiet(Layer):
     """A layer under which every override goes straight to stock and counts nothing: inside self-checks."""
+
+    def awake(self, override) -> tuple:
+        return ()
 
 
 QUIET = _Quiet()
-here: ContextVar[Mapping[str, str] | None] = ContextVar("metal_kernels", default=None)
+here: ContextVar[Layer | None] = ContextVar("metal_kernels", default=None)
 _watcher: Callable[[], None] | None = None
 _pauser: Callable[[bool], None] | None = None
 
@@ -63,7 +86,7 @@ def unmetered() -> Iterator[None]:
 
 
 class Switch:
-    """One kernel's state at run time. `active` is what the hot path reads; everything else exists to keep it right."""
+    """One kernel's state at run time. Who changes a field calls `refresh`; `listeners` make of it what calls read."""
 
     def __init__(self, kernel: Kernel):
         self.kernel = kernel
@@ -76,12 +99,19 @@ class Switch:
         self.checked: set[torch.dtype] = set()
         self.lock = threading.RLock()
         self.active = False
+        self.listeners: list[Callable[[], None]] = []
+        self._told: tuple[object, ...] = ()
 
     def refresh(self) -> None:
-        """Recompute `active` after any other field has changed."""
+        """Recompute `active`, and tell the overrides, after any other field has changed."""
         self.active = self.runs_in(self.workflow or self.mode)
         if self.need.probe is not None:
             self.checked.clear()  # so that the next call comes by `first_use`, where `auto` asks the probe
+        told = (self.workflow, self.mode, self.need.patch, self.registered, self.failure is None)
+        if told != self._told:  # the workflow layer is set round each node of a graph, mostly to what it was
+            self._told = told
+            for listener in list(self.listeners):
+                listener()
 
     def runs_in(self, mode: str) -> bool:
         """Whether the kernel takes calls in this mode."""
@@ -89,10 +119,9 @@ class Switch:
             return False
         return mode == ON or (mode == AUTO and self.need.patch)
 
-    def runs_under(self, modes: Mapping[str, str]) -> bool:
-        """Whether the kernel takes calls under these context-local modes."""
-        mode = modes.get(self.kernel.name)
-        return self.active if mode is None else self.runs_in(mode)
+    def mode_under(self, modes: Mapping[str, str] | None) -> str:
+        """The mode in force under these context-local modes."""
+        return (modes or {}).get(self.kernel.name) or self.workflow or self.mode
 
     def fail(self, why: str) -> None:
         """Latch the kernel as failed: stock from now on, in every mode. Warns the first time."""
@@ -110,8 +139,7 @@ class Switch:
     @property
     def effective(self) -> str:
         """The mode in force in this context."""
-        modes = here.get()
-        return (modes or {}).get(self.kernel.name) or self.workflow or self.mode
+        return self.mode_under(here.get())
 
     @property
     def state(self) -> tuple[str, str]:
@@ -128,7 +156,6 @@ class Switch:
             return "stock", "switched on, but its ops are not registered yet: that happens between prompts"
         return "stock", self.need.reason
 
-
     def why_not_on(self) -> str:
         """What to say to someone who wants an unregistered kernel on in a context: what helps, if anything does."""
         state, reason = self.state
@@ -142,60 +169,65 @@ class Switch:
 
 
 class Counters:
-    """What one op's override saw. Bounded: at most SHAPES_KEPT distinct shapes are kept. Exact under threads."""
+    """What one op's override saw. Bounded: at most SHAPES_KEPT distinct shapes are kept. Exact under threads.
+
+    A call leaves a note, which costs a tenth of a count; notes are counted when there are many, or when someone asks.
+    """
 
     def __init__(self):
         self._lock = threading.Lock()
+        self._notes: deque[tuple[str | None, torch.dtype | None, tuple[int, ...] | None]] = deque()
         self.reset()
 
     def reset(self) -> None:
         with self._lock:
+            self._notes.clear()
             self._taken: dict[torch.dtype, int] = {}
             self._passed: dict[torch.dtype | None, int] = {}
             self._by_kernel: dict[str, int] = {}
             self._shapes: set[tuple[int, ...]] = set()
             self._shapes_full = False
 
-    def take(self, kernel: str, dtype: torch.dtype, shape: tuple[int, ...] | None) -> None:
-        """A call that `kernel` ran."""
-        with self._lock:
-            self._taken[dtype] = self._taken.get(dtype, 0) + 1
-            self._by_kernel[kernel] = self._by_kernel.get(kernel, 0) + 1
-            if shape not in self._shapes:
-                self._see(shape)
+    def note(self, kernel: str | None, dtype: torch.dtype | None, shape: tuple[int, ...] | None) -> None:
+        """A call that `kernel` ran, or that went to stock (None)."""
+        self._notes.append((kernel, dtype, shape))
+        if len(self._notes) >= NOTES_KEPT:
+            with self._lock:
+                self._count()
         if _watcher is not None:
             _watcher()
 
-    def leave(self, dtype: torch.dtype | None, shape: tuple[int, ...] | None) -> None:
-        """A call that went to stock."""
-        with self._lock:
-            self._passed[dtype] = self._passed.get(dtype, 0) + 1
-            if shape not in self._shapes:
-                self._see(shape)
-        if _watcher is not None:
-            _watcher()
-
-    def _see(self, shape: tuple[int, ...] | None) -> None:
-        if shape is None:
-            return
-        if len(self._shapes) < SHAPES_KEPT:
-            self._shapes.add(shape)
-        else:
-            self._shapes_full = True
+    def _count(self) -> None:
+        """Count the notes. Under the lock; others may write new ones meanwhile."""
+        while self._notes:
+            kernel, dtype, shape = self._notes.popleft()
+            counts = self._passed if kernel is None else self._taken
+            counts[dtype] = counts.get(dtype, 0) + 1
+            if kernel is not None:
+                self._by_kernel[kernel] = self._by_kernel.get(kernel, 0) + 1
+            if shape is None or shape in self._shapes:
+                continue
+            if len(self._shapes) < SHAPES_KEPT:
+                self._shapes.add(shape)
+            else:
+                self._shapes_full = True
 
     def by_kernel(self) -> dict[str, int]:
         """kernel -> calls it has run."""
         with self._lock:
+            self._count()
             return dict(self._by_kernel)
 
     def passed(self) -> int:
         """Calls that went to stock."""
         with self._lock:
+            self._count()
             return sum(self._passed.values())
 
     def as_dict(self) -> dict[str, object]:
         """JSON-serialisable: taken and passed in all and by dtype, distinct shapes (`shapes_full`: there were more)."""
         with self._lock:
+            self._count()
             return {
                 "taken": sum(self._taken.values()),
                 "passed": sum(self._passed.values()),
@@ -258,7 +290,7 @@ class Switches:
         for name, mode in modes.items():
             if mode == ON and not self[name].registered:
                 raise RuntimeError(self[name].why_not_on())
-        token = here.set({**(here.get() or {}), **modes})
+        token = here.set(Layer({**(here.get() or {}), **modes}))
         try:
             yield
         finally:

@@ -14,9 +14,9 @@ from .cast import copy_
 from .formats import FP8, as_bytes, stock_has
 
 # op -> positions of the tensors (or lists of them) whose elements move; the first one decides. In-place ops return it.
+# (stack is made of views and cat.)
 MOVES: dict[str, tuple[int, ...]] = {
     "cat": (0,),
-    "stack": (0,),
     "index_select": (0,),
     "gather": (0,),
     "index.Tensor": (0,),
@@ -79,7 +79,7 @@ def _moving(op: str, positions: tuple[int, ...]) -> Patch:
     packet = getattr(torch.ops.aten, base, None)
     call = getattr(packet, overload or "default") if packet is not None else None
     first, in_place = positions[0], base.endswith("_")
-    guard = _GUARDS["list" if base in ("cat", "stack") else first]
+    guard = _GUARDS["list" if base == "cat" else first]
 
     def leading(args: tuple) -> torch.Tensor:
         value = args[first]

@@ -48,12 +48,12 @@ def test_other_devices_are_untouched(install, make_kernel, took):
 
 def test_candidates_are_asked_in_order(install, make_kernel, mps, took):
     first = make_kernel(
-        name="first", supports=lambda x, pad, value=0: len(pad) == 2, run=lambda x, *a: x.new_full((1,), 7.0)
+        name="first", supports=lambda x, pad, value=0: len(pad) == 2, run=lambda x, *a: x.new_full((3, 5), 7.0)
     )
     second = make_kernel(name="second")
     installation = install(first, second)
     x = torch.zeros(3, 3, device=mps)
-    assert F.pad(x, (1, 1)).tolist() == [7.0]
+    assert F.pad(x, (1, 1)).eq(7).all()
     assert took(F.pad(x, (1, 1, 1, 1)))
     with installation.switches.using({"first": "off"}):
         assert took(F.pad(x, (1, 1)))
@@ -97,6 +97,23 @@ def test_a_kernel_that_raises_is_latched_and_stock_serves_that_very_call(install
     assert calls == [1]
     assert [record.getMessage().count("ZeroDivisionError: oh") for record in caplog.records] == [1]
     assert installation.switches["constant_pad_nd"].state == ("failed", "It raised ZeroDivisionError: oh")
+
+
+def test_an_exception_without_text_is_an_exception(install, make_kernel, mps):
+    class Mute(Exception):
+        def __str__(self):
+            raise ZeroDivisionError("not even this")
+
+    def broken(*args):
+        raise Mute
+
+    x = torch.ones(1, device=mps)
+    for parts in ({"run": broken}, {"supports": broken}, {"selfcheck": broken}):
+        installation = install(make_kernel(**parts))
+        assert F.pad(x, (1, 1)).tolist() == [0, 1, 0]
+        state, why = installation.switches["constant_pad_nd"].state
+        assert state == "failed" and why.endswith("raised Mute: (its text cannot be had)")
+        installation.uninstall()
 
 
 def test_running_out_of_memory_does_not_condemn_the_kernel(install, make_kernel, mps):

@@ -235,7 +235,7 @@ class TestCounters:
     def test_shapes_are_bounded(self, core):
         counters = core.switches.Counters()
         for n in range(10 * core.switches.SHAPES_KEPT):
-            counters.leave(torch.float32, (n,))
+            counters.note(None, torch.float32, (n,))
         counts = counters.as_dict()
         assert counts["distinct_shapes"] == core.switches.SHAPES_KEPT and counts["shapes_full"]
         assert counts["passed"] == 10 * core.switches.SHAPES_KEPT
@@ -245,8 +245,8 @@ class TestCounters:
 
         def work():
             for _ in range(5000):
-                counters.take("pad", torch.float32, (1,))
-                counters.leave(torch.float32, (1,))
+                counters.note("pad", torch.float32, (1,))
+                counters.note(None, torch.float32, (1,))
 
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
