@@ -1,0 +1,153 @@
+"""The run step: `python -m gpu.run OUT --json RESULT` on a machine with an NVIDIA GPU.
+
+Needs torch and numpy, and of this repository only the folder tests/gpu and OUT. Writes its results as it goes, so that
+a run that is cut short leaves what it has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import torch
+
+from .driver import Driver, GpuError, find_gpu
+from .plan import Instance, Plan, fill
+
+
+def check_case(case: dict, functions: dict, driver: Driver, on_cpu: bool) -> float:
+    """Largest error over its tolerance. on_cpu: make the values there (for the sanitizer's initcheck)."""
+    from .references import check
+
+    instance = Instance(case, functions, driver)
+    fill(instance, torch.Generator("cpu" if on_cpu else "cuda").manual_seed(len(case["name"])))
+    instance.run()
+    torch.cuda.synchronize()
+    return check(case["op"], instance.arguments(), instance.results, instance.inputs)
+
+
+def check_all(cases, functions, driver, deadline, on_cpu=False) -> list[dict]:
+    rows = []
+    for case in cases:
+        if time.monotonic() > deadline:
+            break
+        row = {"name": case["name"], "table": case["table"], "family": case["family"], "form": case["form"]}
+        try:
+            row["error"] = check_case(case, functions, driver, on_cpu)
+            row["ok"] = row["error"] <= 1.0
+        except (AssertionError, GpuError, RuntimeError, NotImplementedError) as error:
+            row |= {"ok": False, "error": None, "text": f"{type(error).__name__}: {str(error)[:300]}"}
+        if not row["ok"]:
+            print("WRONG", row, flush=True)
+            if "CUDA error" in row.get("text", "") or "CUDA_ERROR" in row.get("text", ""):
+                raise GpuError(f"{case['name']}: {row['text']}")
+        rows.append(row)
+        if sum(case["storages"]) > 2**30:
+            torch.cuda.empty_cache()
+    return rows
+
+
+def run_all(cases, functions, driver) -> None:
+    """For the sanitizer: the launches alone, on values made on the CPU."""
+    for case in cases:
+        instance = Instance(case, functions, driver)
+        fill(instance, torch.Generator("cpu").manual_seed(1))
+        instance.run()
+    torch.cuda.synchronize()
+
+
+def time_all(cases, functions, driver, deadline, with_torch=True) -> list[dict]:
+    from .speed import Copies, instances, microseconds, moved_bytes, torch_call
+
+    copies, rows = Copies(), []
+    for case in cases:
+        if time.monotonic() > deadline:
+            print(f"out of time after {len(rows)} of {len(cases)} rows", flush=True)
+            break
+        moved = moved_bytes(case)
+        row = {
+            "name": case["name"],
+            "row": case["row"],
+            "family": case["family"],
+            "moved": moved,
+            "flops": case["flops"],
+        }
+        made = instances(case, functions, driver)
+        row["ours"] = microseconds([instance.run for instance in made])
+        row["copy"] = copies.microseconds(moved)
+        if with_torch:
+            try:
+                calls = [torch_call(case, instance) for instance in made]
+                row["torch"] = microseconds(calls) if calls[0] else None
+            except (RuntimeError, NotImplementedError) as error:
+                row["torch"], row["torch_error"] = None, str(error)[:200]
+        rows.append(row)
+        del made
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m gpu.run", description=__doc__.split("\n")[0])
+    parser.add_argument("out", type=Path, help="what python -m gpu.build wrote")
+    parser.add_argument("--json", type=Path, help="write the results there")
+    parser.add_argument("--do", action="append", choices=("check", "speed", "launch"), help="default: check and speed")
+    parser.add_argument("--table", action="append", help="of the cases to check: speed, large, small; all unless given")
+    parser.add_argument("--only", default="", help="cases with this in their name, table or row")
+    parser.add_argument("--seconds", type=float, default=540, help="stop beginning new cases after this many")
+    parser.add_argument("--no-torch", action="store_true")
+    options = parser.parse_args(arguments)
+    try:
+        return _run(options)
+    except GpuError as error:
+        print(f"gpu.run: {error}", file=sys.stderr)
+        return 3
+
+
+def _run(options) -> int:
+    sources = Path(__file__).resolve().parents[2] / "metal_kernels"
+    plan = Plan(options.out, sources if sources.is_dir() else None)
+    name = find_gpu()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    begin = time.monotonic()
+    deadline, do = begin + options.seconds, options.do or ["check", "speed"]
+    cases = [c for c in plan.cases if options.only in f"{c['name']} {c['row']} {c['table']} {c['family']}"]
+    cases = [c for c in cases if not options.table or c["table"] in options.table]
+    driver = Driver()
+    functions = plan.load(driver, cases)
+    print(f"{name}: {len(functions)} kernels compiled after {time.monotonic() - begin:.0f} s", flush=True)
+    result = {
+        "device": name, "torch": torch.__version__, "cuda": torch.version.cuda, "built": plan.data["built"],
+        "sources": plan.data["sources"], "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "kernels": {key: driver.registers(function) for key, (function, _) in functions.items()},
+    }  # fmt: skip
+    try:
+        if "launch" in do:
+            run_all(cases, functions, driver)
+        if "speed" in do:
+            timed = [c for c in cases if c["table"] == "speed"]
+            result["speed"] = time_all(timed, functions, driver, deadline, not options.no_torch)
+        if "check" in do:
+            result["check"] = check_all(cases, functions, driver, deadline)
+            result["skipped"] = len(cases) - len(result["check"])
+    except Exception:
+        result["crash"] = traceback.format_exc()
+        raise
+    finally:
+        result["seconds"] = time.monotonic() - begin
+        if options.json:
+            options.json.write_text(json.dumps(result))
+    wrong = [row for row in result.get("check", []) if not row["ok"]]
+    print(f"{len(result.get('check', []))} checked, {len(wrong)} wrong; {len(result.get('speed', []))} timed; "
+          f"{result['seconds']:.0f} s")  # fmt: skip
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

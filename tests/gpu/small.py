@@ -1,0 +1,146 @@
+"""Small calls that reach every kernel of every family by its host name: what the sanitizer runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .cases import (
+    Case,
+    Tensor,
+    fp8_linear_case,
+    grouped_case,
+    linear_case,
+    pad_case,
+    scaled_mm_case,
+    softmax_case,
+)
+
+FLOATS = ("float32", "float16", "bfloat16")
+ONE_OF_EACH_SIZE = ("uint8", "float16", "float32", "complex64")
+FORMATS = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
+
+
+def small() -> Iterator[Case]:
+    yield from _pad()
+    yield from _softmax()
+    yield from _linear()
+    yield from _grouped()
+    yield from _fp8()
+
+
+def _pad() -> Iterator[Case]:
+    for dtype in ONE_OF_EACH_SIZE:
+        for wide in (False, True):
+            more = {"wide_offsets": wide, "form": "int64" if wide else None}
+            yield pad_case((3, 5, 7, 33), (1, 2, 0, 1, 2, 0), dtype, "small", value=1, **more)
+            yield pad_case((2, 3, 1000), (-3, 5, 1, 0), dtype, "small", **more)
+            yield pad_case((4, 40, 30), (3, 1, 1, 1), dtype, "small", stride=(1200, 1, 40), **more)
+            yield pad_case((2, 3, 4, 5), (1, 1, 1, 1), dtype, "small", stride=(1, 2, 6, 24), offset=3, **more)
+    for wide in (False, True):  # units of 16 bytes, in few and in many dimensions
+        more = {"wide_offsets": wide, "form": "int64" if wide else None}
+        yield pad_case((2, 3, 2, 2, 2, 8), (0, 0, *(1, 1) * 5), "float32", "small", **more)
+        yield pad_case((2, 3, 8), (8, 4, 1, 1), "float32", "small", **more)
+
+
+def _softmax() -> Iterator[Case]:
+    same = (("float32", None), ("float16", None), ("bfloat16", None))
+    forward = (*same, ("float16", "float32"), ("bfloat16", "float32"))
+    backward = (*same, ("float32", "float16"), ("float32", "bfloat16"))
+    # Lengths that take one, two and four vectors of a thread; a row that starts inside a vector; a few of everything.
+    for op, pairs in (
+        ("_softmax", forward), ("_log_softmax", forward),
+        ("_softmax_backward_data", backward), ("_log_softmax_backward_data", backward),
+    ):  # fmt: skip
+        for dtype, out in pairs:
+            for shape in ((3, 37), (600, 4100), (520, 9000), (520, 17000), (5, 1000), (2, 33000), (1, 3), (16000, 33),
+                          (10000, 100), (10000, 200)):  # fmt: skip
+                yield softmax_case(op, shape, dtype, "small", out=out)
+            yield softmax_case(op, (300, 34001), dtype, "small", out=out)
+            for form in ("looped", "split", "columns"):
+                yield softmax_case(op, (3, 5000), dtype, "small", out=out, form=form)
+            for shape in ((5, 40, 64), (2, 3, 5)):
+                yield softmax_case(op, shape, dtype, "small", dim=1, out=out)
+            yield softmax_case(op, (3, 70), dtype, "small", dim=0, out=out)
+
+
+def _linear() -> Iterator[Case]:
+    for dtype in FLOATS:
+        for rows in (1, 2, 3, 5, 8, 9, 16):
+            for n, k in ((37, 256), (130, 1000), (5, 4096)):
+                yield linear_case(rows, n, k, dtype, "small", bias=rows % 2 == 1)
+            for layout in ("t", "gaps"):
+                yield linear_case(rows, 67, 129, dtype, "small", bias=True, layout=layout)
+
+
+def _grouped() -> Iterator[Case]:
+    uneven = (0, 3, 3, 10, 12, 30, 31, 40)
+    for dtype in FLOATS:
+        for transposed in (True, False):
+            for n, k in ((64, 128), (72, 200)):
+                yield grouped_case((1, 1, 2, 4, 4, 5, 6, 8), n, k, dtype, "small", transposed=transposed)
+                yield grouped_case(uneven, n, k, dtype, "small", transposed=transposed)
+                ends = tuple(8 * end for end in uneven)
+                yield grouped_case(ends, n, k, dtype, "small", transposed=transposed)
+        x, weight = Tensor(dtype, (8, 128)), Tensor(dtype, (8, 128, 64), (64 * 128, 1, 128), offset=1, fill="weights")
+        ends = Tensor("int32", (8,), values=(1, 1, 2, 4, 4, 5, 6, 8))
+        yield Case(f"grouped skewed weights {dtype}", "grouped_mm", "_grouped_mm", (x, weight, ends), "small")
+        yield from _products(dtype)
+        for rows, candidates, k in ((3, 8, 4), (9, 256, 8), (2, 3000, 32)):
+            x = Tensor(dtype, (rows, candidates))
+            yield Case(f"topk {rows}x{candidates} k={k} {dtype}", "grouped_mm", "topk", (x, k), "small")
+    for dtype in ("uint8", "int8", "int16", "int32", "int64"):
+        for elements, bins, edges in ((64, 100, (0, 100)), (70000, 64, (0, 100)), (64, 10, (0, 0))):
+            x = Tensor(dtype, (elements,), fill="integers")
+            name = f"histc {elements} in {bins} of {edges} {dtype}"
+            yield Case(name, "grouped_mm", "histc", (x, bins, *edges), "small")
+
+
+def _products(dtype: str) -> Iterator[Case]:
+    """The other modes of _grouped_mm, in all four layouts of the operands."""
+    groups, m, n, k = 4, 24, 40, 64
+    ends = Tensor("int32", (groups,), values=(8, 8, 32, 56))
+    for a_along in (True, False):
+        for b_along in (True, False):
+            layouts = f"{'rows' if a_along else 'columns'} {'rows' if b_along else 'columns'}"
+            a3 = Tensor(dtype, (groups, m, k), None if a_along else (m * k, 1, m))
+            b3 = Tensor(dtype, (groups, k, n), None if b_along else (n * k, 1, k))
+            a2 = Tensor(dtype, (m, k), None if a_along else (1, m))
+            b2 = Tensor(dtype, (k, n), None if b_along else (1, k))
+            wide_b = Tensor(dtype, (k, 56), None if b_along else (1, k))
+            for name, args in (("3d 3d", (a3, b3, None)), ("2d 2d", (a2, b2, ends)), ("3d 2d", (a3, wide_b, ends))):
+                yield Case(f"grouped {name} {layouts} {dtype}", "grouped_mm", "_grouped_mm", args, "small")
+            rows = Tensor(dtype, (56, k), None if a_along else (1, 56))
+            yield Case(f"grouped 2d 3d {layouts} {dtype}", "grouped_mm", "_grouped_mm", (rows, b3, ends), "small",
+                       form="tiles")  # fmt: skip
+
+
+def _fp8() -> Iterator[Case]:
+    for dtype in FLOATS:
+        for shape in ((33, 64), (7, 13), (2, 1000)):
+            title = "x".join(map(str, shape))
+            for narrow in FORMATS:
+                x, w = Tensor(narrow, shape, fill="bytes"), Tensor(dtype, shape)
+                yield Case(f"cast {title} {narrow} to {dtype}", "fp8", "cast", (x, dtype), "small")
+                yield Case(f"cast {title} {dtype} to {narrow}", "fp8", "cast", (w, narrow), "small")
+            for per in ("tensor", "row"):
+                args = (Tensor(dtype, shape), "float8_e4m3fn", per, None)
+                yield Case(f"quantise {title} {dtype} per {per}", "fp8", "quantize", args, "small")
+        for rows in (1, 2, 3, 8, 16):
+            for weight in FORMATS[:2]:
+                yield fp8_linear_case(rows, 37, 512, dtype, "small", weight=weight, bias=True)
+                yield fp8_linear_case(rows, 37, 1012, dtype, "small", weight=weight, scales="tensor")
+            yield fp8_linear_case(rows, 19, 33, dtype, "small", layout="gaps")
+        x = Tensor(dtype, (40, 96))
+        random = Tensor("uint8", (40, 96), fill="bytes")
+        yield Case(f"stochastic {dtype}", "fp8", "stochastic_rounding", (x, random), "small")
+        yield Case(f"mxfp8 {dtype}", "fp8", "quantize", (x, "float8_e4m3fn", "block32", None), "small")
+        scales = Tensor("float8_e8m0fnu", (128, 4), fill="exponents")
+        args = (Tensor("float8_e4m3fn", (40, 96), fill="weight"), scales, dtype)
+        yield Case(f"mxfp8 to {dtype}", "fp8", "dequantize", args, "small")
+        args = (Tensor("uint8", (40, 48), fill="bytes"), Tensor("float32", (), fill="positive"),
+                Tensor("float8_e4m3fn", (128, 8), fill="weight"), dtype)  # fmt: skip
+        yield Case(f"nvfp4 to {dtype}", "fp8", "dequantize_nvfp4", args, "small")
+    yield Case("recode e4m3fn to e5m2", "fp8", "cast", (Tensor(FORMATS[0], (9, 70), fill="bytes"), FORMATS[1]), "small")
+    for rows in (3, 40):
+        yield scaled_mm_case(rows, 48, 64, "small")
+        yield scaled_mm_case(rows, 48, 64, "small", b="float8_e5m2", out="float32")

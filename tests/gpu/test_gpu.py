@@ -1,0 +1,146 @@
+"""What of the GPU lane can be tested without a GPU: what is recorded, what is built, and what is said to bad input."""
+
+import json
+
+import pytest
+import softmetal
+import torch
+from pack import ROOT, load
+from softmetal.frontend import toolchain
+from softmetal.frontend.translate import Translation
+
+from gpu import build, driver, run
+from gpu.cases import all_cases, layers, linear_case, pad_case, softmax_case
+from gpu.plan import Plan
+from gpu.small import small
+
+METAL = sorted((ROOT / "metal_kernels").glob("*/*.metal"))
+
+
+@pytest.fixture
+def library():
+    softmetal.activate(faults="2.13")
+    return load().metal_kernels
+
+
+FEW = (
+    pad_case((2, 3, 5, 70), (1, 1, 1, 1), "float16", "small"),
+    linear_case(3, 40, 256, "float32", "small", bias=True),
+    softmax_case("_softmax", (2, 33000), "float32", "small"),
+)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A folder of the build step with a few cases in it."""
+    folder = tmp_path_factory.mktemp("out")
+    build.build(folder, list(FEW))
+    return folder
+
+
+def test_every_kernel_of_every_family_is_in_the_small_table():
+    made, sources = build.record_all(list(small()))
+    launched = {step["kernel"] for case in made for step in case["steps"] if "kernel" in step}
+    names = set()
+    for source in sources.values():
+        names |= {entry.host_name for entry in Translation(toolchain.preprocess(source).stdout).entries}
+    assert len(sources) == len(METAL) and len(names) > 250
+    assert names <= launched
+
+
+def test_the_tables_hold_the_shapes_of_the_bars():
+    cases = all_cases()
+    rows = {case.row for case in cases if case.table == "speed"}
+    assert {f"linear M={m}" for m in (1, 2, 4, 8, 16)} <= rows
+    assert {"pad", "softmax", "grouped decode", "grouped prefill", "topk", "scaled_mm"} <= rows
+    assert {"fp8 linear M=1", "fp8 linear M=4", "fp8 linear M=1024", "fp8 quantise", "fp8 dequantise"} <= rows
+    assert sum(case.row == "linear M=1" for case in cases) == len(layers()) == 96
+    elements = {case.name: case.args[0].bytes for case in cases if case.table == "large"}
+    assert max(elements.values()) > 2**32
+
+
+def test_a_recording_is_what_software_metal_runs(library):
+    """The same kernels, grids and values as when the call is really made."""
+    from softmetal.shader import launches
+
+    made, _ = build.record_all([FEW[1]])
+    x, weight, bias = (torch.randn(n, device="mps") for n in ((3, 256), (40, 256), (40,)))
+    with launches.record() as real:
+        library.linear.host.linear(x, weight, bias)
+    (step,), (launch,) = made[0]["steps"], real
+    assert step["kernel"] == launch.kernel
+    assert tuple(step["threads"]) == launch.threads and tuple(step["group"]) == launch.group_size
+    header = launch.arguments[4]
+    assert bytes.fromhex(step["args"][4]["hex"]) == b"".join(int(n).to_bytes(8, "little", signed=True) for n in header)
+
+
+def test_nothing_is_touched_while_recording():
+    """A pad of 4.5 GB is described in a moment: its memory is address space and no more."""
+    case = pad_case((3, 1000, 1500000), (1, 1, 1, 0, 0, 1), "uint8", "large")
+    ((made,), _) = build.record_all([case])
+    assert max(made["storages"]) > 2**32
+    assert len(made["steps"]) > 1  # a launch numbers its elements in 31 bits
+
+
+def test_what_is_built(built):
+    plan = json.loads((built / "plan.json").read_text())
+    assert [case["name"] for case in plan["cases"]] == [case.name for case in FEW]
+    for key, kernel in plan["kernels"].items():
+        text = (built / kernel["file"]).read_text()
+        assert f".visible .entry {kernel['symbol']}(" in text, key
+        assert f".maxntid {kernel['max_threads']}" in text
+    (pad,) = (case for case in plan["cases"] if case["op"] == "constant_pad_nd")
+    assert [a["as"] for a in plan["kernels"][pad["steps"][0]["kernel"]]["args"]] == ["pointer"] * 2 + ["value"] * 2
+
+
+def test_threadgroups_that_end_inside_a_simdgroup():
+    assert not build.has_partial_simdgroups({"threads": [512, 3, 1], "group": [256, 1, 1]})
+    assert build.has_partial_simdgroups({"threads": [500, 1, 1], "group": [256, 1, 1]})
+    assert build.has_partial_simdgroups({"threads": [480, 1, 1], "group": [48, 1, 1]})
+
+
+def refused(capsys, *arguments) -> str:
+    assert run.main([*map(str, arguments)]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_no_gpu_is_one_sentence(built, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "no NVIDIA GPU" in refused(capsys, built)
+
+
+def test_another_gpu_is_one_sentence(built, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA T4")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    line = refused(capsys, built)
+    assert "NVIDIA T4 has compute capability 7.5" in line and "9.0" in line
+
+
+def test_no_plan_is_one_sentence(tmp_path, capsys):
+    assert f"run python -m gpu.build {tmp_path} first" in refused(capsys, tmp_path)
+
+
+def test_stale_ptx_is_one_sentence(built, tmp_path):
+    for path in METAL:
+        folder = tmp_path / path.parent.name
+        folder.mkdir()
+        (folder / path.name).write_text(path.read_text())
+    assert Plan(built, tmp_path).cases
+    changed = tmp_path / "pad" / "pad.metal"
+    changed.write_text(changed.read_text() + "\n// changed\n")
+    with pytest.raises(driver.GpuError, match="is stale: pad.metal has changed since"):
+        Plan(built, tmp_path)
+
+
+def test_a_missing_file_and_another_version_are_one_sentence(built, tmp_path):
+    for path in built.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    next(tmp_path.glob("*.ptx")).unlink()
+    with pytest.raises(driver.GpuError, match="lacks .*ptx: run python -m gpu.build"):
+        Plan(tmp_path, None)
+    plan = json.loads((tmp_path / "plan.json").read_text()) | {"format": 0}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(driver.GpuError, match="another version of the build step"):
+        Plan(tmp_path, None)
