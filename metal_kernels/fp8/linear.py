@@ -51,7 +51,7 @@ def linear_backward(
     """aten::linear_backward: the gradients of x and of the bias, where `mask` asks for them. What training a LoRA on an
     FP8 model needs; the weight is decoded in the same bounded blocks."""
     rows, cols = weight.shape
-    grad = grad_output.reshape(-1, rows)
+    grad = grad_output.reshape(self.shape[:-1].numel(), rows)  # -1 would not do for no rows of the weight
     grad_bias = grad.sum(0) if mask[2] else None
     if not mask[0]:
         return None, None, grad_bias

@@ -28,7 +28,7 @@ def misread(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) ->
 
 def reread(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """aten::linear through stock in a form without these faults: x [..., K], weight [N, K] or [K], bias [N] or None."""
-    flat = x.reshape(-1, x.shape[-1])
+    flat = x.reshape(x.shape[:-1].numel(), x.shape[-1])  # -1 would not do for an empty last dimension
     if weight.dim() == 2 and weight.t().is_contiguous():
         matrix = weight.t()
         y = flat.mm(matrix) if bias is None else torch.addmm(bias, flat, matrix)

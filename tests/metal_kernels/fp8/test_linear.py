@@ -213,6 +213,17 @@ def test_gradients(fp8, no_faults, monkeypatch, rows):
     torch.testing.assert_close(alone.grad.cpu(), leaves[0].grad, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("sizes", [(0, 33, 64), (3, 0, 64), (3, 33, 0)], ids=str)
+def test_gradients_of_nothing(fp8, no_faults, sizes):
+    rows, outputs, length = sizes
+    weight = randn(outputs, length).to(E4M3)
+    x, grad = randn(2, rows, length), randn(2, rows, outputs, seed=2)
+    leaf, ours = x.clone().requires_grad_(), x.to("mps").requires_grad_()
+    F.linear(leaf, weight.float()).backward(grad)
+    F.linear(ours, fp8.twin(weight)).backward(grad.to("mps"))
+    assert ours.grad.shape == x.shape and torch.equal(ours.grad.cpu(), leaf.grad)
+
+
 def test_same_bits_under_any_schedule(fp8, no_faults):
     from softmetal import shader
 

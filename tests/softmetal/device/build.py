@@ -18,6 +18,7 @@ _HEADERS = _HERE.parent / "runtime"
 _FLAGS = ["-O2", "-fvisibility=hidden", "-Wno-unused-parameter"]
 _NAME = "softmetal_device"
 _module: ModuleType | None = None
+_failure: RuntimeError | None = None  # of this process: torch builds once a process, and would load an older file then
 
 
 def sources() -> list[Path]:
@@ -45,6 +46,8 @@ def load() -> ModuleType:
     global _module
     if _module is not None:
         return _module
+    if _failure is not None:
+        raise RuntimeError(str(_failure))
     runtime.load()  # the extension's smr_* symbols are the runtime's
     library = _library()
     if not library.exists():
@@ -103,8 +106,14 @@ def _build(library: Path) -> ModuleType:
     includes = [str(path) for path in (*_FOLDERS, _HEADERS)]
     over = "\r" if sys.stderr.isatty() else ""  # a bar may stand there
     print(f"{over}{f'softmetal: building the mps device for {library.parent.name} ...':<78}", file=sys.stderr)
-    module = cpp_extension.load(_NAME, [str(file) for file in sources()], extra_cflags=_FLAGS,
-                                extra_include_paths=includes, build_directory=str(objects))
+    (objects / f"{_NAME}.so").unlink(missing_ok=True)
+    try:
+        module = cpp_extension.load(_NAME, [str(file) for file in sources()], extra_cflags=_FLAGS,
+                                    extra_include_paths=includes, build_directory=str(objects))
+    except RuntimeError as error:
+        global _failure
+        _failure = error
+        raise
     copy = library.with_suffix(f".{os.getpid()}")
     shutil.copyfile(objects / f"{_NAME}.so", copy)
     os.replace(copy, library)  # atomic: another process sees the whole file or none

@@ -29,14 +29,21 @@ class Presentation:
         import torch
         from torch.torch_version import TorchVersion
 
-        from .surface import compile_shader, host_alias_storage, new_storage
+        from . import surface
 
         release = ("", "", "")
         self._set(platform, "mac_ver", lambda *_, **__: (self.macos, release, "arm64"))
         self._set(torch._C, "_has_mps", True)
-        self._set(torch.UntypedStorage, "__new__", new_storage)
-        self._set(torch._C, "_mps_compileShader", compile_shader)
-        self._set(torch._C, "_mps_host_alias_storage", host_alias_storage)
+        self._set(torch.UntypedStorage, "__new__", surface.new_storage)
+        self._set(torch._C, "_mps_compileShader", surface.compile_shader)
+        self._set(torch._C, "_mps_loadMetalllib", surface.load_metallib)  # three l are torch's own
+        self._set(torch._C, "_mps_loadMetallibFromPath", surface.load_metallib)
+        self._set(torch._C, "_mps_host_alias_storage", surface.host_alias_storage)
+        capture = surface.Capture()
+        self._set(torch._C, "_mps_isCaptureEnabled", capture.enabled)
+        self._set(torch._C, "_mps_isCapturing", lambda: capture.capturing)
+        self._set(torch._C, "_mps_startCapture", capture.start)
+        self._set(torch._C, "_mps_stopCapture", capture.stop)
         self._set(torch._C, "_mps_get_name", lambda: self.machine.name)
         self._set(torch._C, "_mps_get_core_count", lambda: self.machine.gpu_cores)
         if self.version is not None:

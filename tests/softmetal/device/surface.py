@@ -1,5 +1,6 @@
 """What a CPU build of torch lacks beneath torch.mps: parts that a Mac's build has in C++."""
 import ctypes
+import os
 
 import torch
 
@@ -37,3 +38,29 @@ def new_storage(cls, *args, device=None, **kwargs):
     if isinstance(content, int):
         return torch.empty(content, dtype=torch.uint8, device="mps").untyped_storage()
     return torch.tensor(list(content), dtype=torch.uint8, device="mps").untyped_storage()
+
+
+class Capture:
+    """torch.mps.profiler's inner part for GPU traces: nothing is recorded, and `capturing` is true in between."""
+
+    def __init__(self):
+        self.capturing = False
+
+    @staticmethod
+    def enabled() -> bool:
+        """Whether the process was started with MTL_CAPTURE_ENABLED=1, as Metal asks for."""
+        return os.environ.get("MTL_CAPTURE_ENABLED") == "1"
+
+    def start(self, name: str) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"startCapture(): the trace's name must be str, not {type(name).__name__}")
+        self.capturing = True
+
+    def stop(self) -> None:
+        torch._C._mps_deviceSynchronize()
+        self.capturing = False
+
+
+def load_metallib(data: bytes | str):
+    """torch.mps.load_metallib's inner part, for bytes and for a path."""
+    raise RuntimeError("the software Metal device compiles MSL source; a .metallib holds code for Apple's GPUs")

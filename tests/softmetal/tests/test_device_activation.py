@@ -231,6 +231,34 @@ def test_the_profiler_calls_do_nothing():
     torch.mps.profiler.stop()
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_metal_capture_records_nothing(monkeypatch, tmp_path, wanted):
+    """It answers as on a Mac, where MTL_CAPTURE_ENABLED says whether traces can be captured."""
+    monkeypatch.setenv("MTL_CAPTURE_ENABLED", "1" if wanted else "0")
+    softmetal.activate()
+    assert torch.mps.profiler.is_metal_capture_enabled() is wanted
+    assert torch.mps.profiler.is_capturing_metal() is False
+    with torch.mps.profiler.metal_capture(str(tmp_path / "trace")):
+        assert torch.mps.profiler.is_capturing_metal() is True
+        assert torch.ones(2, device="mps").sum().item() == 2
+    assert torch.mps.profiler.is_capturing_metal() is False
+    with pytest.raises(ZeroDivisionError), torch.mps.profiler.metal_capture("trace"):
+        _ = 1 / 0
+    assert torch.mps.profiler.is_capturing_metal() is False
+    assert not list(tmp_path.iterdir())
+    softmetal.deactivate()
+    assert not hasattr(torch._C, "_mps_isCapturing")
+
+
+@pytest.mark.skipif(not hasattr(torch.mps, "load_metallib"), reason="this torch has no torch.mps.load_metallib")
+def test_a_compiled_library_is_refused_in_words(tmp_path):
+    softmetal.activate()
+    (tmp_path / "some.metallib").write_bytes(b"MTLB")
+    for what in (b"MTLB", str(tmp_path / "some.metallib")):
+        with pytest.raises(RuntimeError, match="compiles MSL source"):
+            torch.mps.load_metallib(what)
+
+
 def test_waits_and_copies_are_counted():
     softmetal.activate()
     x = torch.ones(4, device="mps")

@@ -92,6 +92,56 @@ def test_ops_close_the_hole(library, write):
     assert out.sum().item() >= 0
 
 
+def chosen(*elements):
+    return torch.tensor(elements, device="mps")
+
+
+GATHERS = {
+    "take": lambda t, *e: t.take(chosen(*e)),
+    "gather": lambda t, *e: t.gather(0, chosen(*e)),
+    "take_along_dim": lambda t, *e: torch.take_along_dim(t, chosen(*e), 0),
+    "index_select": lambda t, *e: t.index_select(0, chosen(*e)),
+    "index": lambda t, *e: t[chosen(*e)],
+    "index from the CPU": lambda t, *e: t[torch.tensor(e)],
+    "index by a mask": lambda t, *e: t[torch.zeros(10, dtype=torch.bool, device="mps").index_fill_(0, chosen(*e), 1)],
+    "index of two": lambda t, *e: t.view(2, 5)[chosen(*e) // 5, chosen(*e) % 5],
+    "masked_select": lambda t, *e: t.masked_select(
+        torch.zeros(10, dtype=torch.bool, device="mps").index_fill_(0, chosen(*e), 1)),
+    "embedding": lambda t, *e: torch.nn.functional.embedding(chosen(*e), t.view(10, 1)),
+    "gather of a view": lambda t, *e: t.view(2, 5).t().gather(0, chosen(*e)[:, None].expand(-1, 2) % 5),
+    "gather out=": lambda t, *e: torch.gather(t, 0, chosen(*e), out=torch.empty(0, dtype=torch.int32, device="mps")),
+    "index_select out=": lambda t, *e: torch.index_select(
+        t, 0, chosen(*e), out=torch.empty(0, dtype=torch.int32, device="mps")),
+    "take out=": lambda t, *e: torch.take(t, chosen(*e), out=torch.empty(0, dtype=torch.int32, device="mps")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("read", GATHERS.values(), ids=GATHERS)
+def test_a_gather_reads_what_it_chooses(library, read):
+    """Elements 7 to 9 were left unwritten: the rest may be chosen, none of them."""
+    out, whole = holed(library), torch.arange(10, dtype=torch.int32, device="mps")
+    assert torch.equal(read(out, 1, 0), read(whole, 1, 0))
+    with pytest.raises(RuntimeError, match=r"reads element [1-9]+ of a tensor.*leaves_a_hole.*left unwritten"):
+        read(out, 1, 8)
+    assert torch.equal(read(holed(library, hole=10), 1, 8), read(whole, 1, 8))
+
+
+def test_a_gather_names_the_element(library):
+    with pytest.raises(RuntimeError, match=r"aten::gather reads element 8 of a tensor of shape \[10\]"):
+        holed(library).gather(0, chosen(8, 7, 0))
+    with pytest.raises(RuntimeError, match=r"aten::index_select reads element 1 of a tensor of shape \[2\]"):
+        holed(library)[6:8].index_select(0, chosen(1))
+    with pytest.raises(IndexError):
+        holed(library)[chosen(10)]
+
+
+def test_indices_that_were_left_unwritten(library):
+    with pytest.raises(RuntimeError, match="leaves_a_hole"):
+        torch.arange(10, device="mps").take(holed(library).long())
+    with pytest.raises(RuntimeError, match="leaves_a_hole"):
+        torch.arange(10, device="mps")[holed(library)]
+
+
 def test_fresh_memory_that_no_kernel_saw_may_be_read(library):
     torch.empty(10, device="mps").sum()
     holed(library)  # something is tracked now

@@ -1,11 +1,13 @@
 // What the parts of the software mps device share. Each .cpp file beside this one has one duty:
 //   allocator.cpp  bytes: pool, limits, statistics         hooks.cpp     what torch asks of an accelerator
 //   fallback.cpp   any CPU kernel, run on mps tensors       native.cpp    factories, views, copies, set_, resize_
+//   gathers.cpp    what indices choose to read
 //   counters.cpp   calls, copies to the host, syncs         bindings.cpp  the Python face
 // The ways in which Apple's kernels misbehave live in ../../faults/csrc.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
 #include <c10/core/Allocator.h>
 
 #include <atomic>
@@ -76,6 +78,12 @@ void mark_written(const at::Tensor& mps);
 // Registers the fallback for every aten op that has a CPU kernel and no mps kernel yet; returns how many.
 int64_t register_fallbacks(const std::vector<std::string>& composite_ops, const std::vector<std::string>& absent);
 void set_op_absent(const std::string& op, bool absent);  // adds or removes the fallback of one op, "aten::name.overload"
+
+// ---- gathers.cpp ----------------------------------------------------------------------------------------------
+
+bool is_gather(const std::string& op);               // reads only those elements of its first argument that the others choose
+// As check_initialised, for what a gather is about to read. stack, from `first` on: its arguments as the CPU kernel gets them.
+void check_chosen(const at::Tensor& source, const std::string& op, const torch::jit::Stack& stack, size_t first);
 
 // ---- native.cpp -----------------------------------------------------------------------------------------------
 

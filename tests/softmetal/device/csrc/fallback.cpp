@@ -84,6 +84,7 @@ struct Plan {
     reads_in_place = op.hasTag(at::Tag::pointwise);
     mixes_devices = takes_cpu_tensors(name);
     indexes = takes_cpu_indices(name);
+    gathers = is_gather(name);
   }
 
   std::string name;
@@ -97,6 +98,7 @@ struct Plan {
   bool reads_in_place = false;
   bool mixes_devices = false;
   bool indexes = false;
+  bool gathers = false;
 };
 
 // Lends the state of the mps generator to the CPU's default generator, for kernels that know no other.
@@ -134,6 +136,8 @@ class Fallback final : public c10::OperatorKernel {
     const size_t arguments = plan_.kinds.size();
     const size_t first = stack->size() - arguments;
     for (size_t i = 0; i < arguments; ++i) to_host(i, (*stack)[first + i], pairs);
+    if (C10_UNLIKELY(plan_.gathers) && !pairs.empty() && pairs.front().host.is_same((*stack)[first].toTensor()))
+      check_chosen(pairs.front().mps, plan_.name, *stack, first);
     for (size_t i = arguments; i < wanted_; ++i) stack->push_back(*kernel_.schema().arguments()[i].default_value());
 
     if (C10_UNLIKELY(plan_.draws_unseeded)) {
@@ -164,7 +168,8 @@ class Fallback final : public c10::OperatorKernel {
     }
     refuse_fp8(tensor.scalar_type());
     const bool written = plan_.writes[i];
-    if (!written || (plan_.reads_in_place && !plan_.outs[i])) check_initialised(tensor, plan_.name.c_str());
+    const bool chosen = plan_.gathers && i == 0;  // check_chosen looks, when the indices are there
+    if (!chosen && (!written || (plan_.reads_in_place && !plan_.outs[i]))) check_initialised(tensor, plan_.name.c_str());
     pairs.push_back(Pair{tensor, host_view(tensor), written});
     return pairs.back().host;
   }

@@ -196,10 +196,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_backward(const at::Tensor&
   const at::Tensor x = host_view(input), g = host_view(grad), w = host_view(weight);
   const bool vector = w.dim() == 1;  // a weight of one output feature, whose dimension the output lacks
   const at::Tensor matrix = vector ? w.unsqueeze(0) : w;
-  const at::Tensor rows = (vector ? g.unsqueeze(-1) : g).reshape({-1, matrix.size(0)});
+  const int64_t row_count = c10::multiply_integers(x.sizes().begin(), x.sizes().end() - 1);  // of rows; there may be no columns
+  const at::Tensor rows = (vector ? g.unsqueeze(-1) : g).reshape({row_count, matrix.size(0)});
   at::Tensor grad_input, grad_weight, grad_bias;
   if (mask[0]) grad_input = to_mps(at::matmul(rows, matrix).view(x.sizes()));
-  if (mask[1]) grad_weight = to_mps(at::matmul(rows.t(), x.reshape({-1, x.size(-1)})).view(w.sizes()));
+  if (mask[1]) grad_weight = to_mps(at::matmul(rows.t(), x.reshape({row_count, x.size(-1)})).view(w.sizes()));
   if (mask[2]) grad_bias = to_mps(vector ? at::sum(rows) : at::sum(rows, 0));
   return {grad_input, grad_weight, grad_bias};
 }
