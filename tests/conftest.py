@@ -3,6 +3,7 @@
 Importing this file imports neither torch nor softmetal: a test that needs no device stays cheap.
 """
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -34,6 +35,17 @@ class _RootIsNoTestPackage:
 
 def pytest_configure(config):
     config.pluginmanager.register(_RootIsNoTestPackage())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session):
+    """Compiles the software device before the first test, whose time limit it must not count against (a cold cache)."""
+    without_device = TESTS / "house"
+    if session.config.option.collectonly or all(without_device in item.path.parents for item in session.items):
+        return
+    prepare = [sys.executable, str(TESTS / "prepare.py")]
+    with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        subprocess.run([*prepare, "--if-needed"], check=False)  # what fails there fails in the tests too
 
 
 @pytest.fixture(autouse=True)

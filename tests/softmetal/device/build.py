@@ -50,11 +50,11 @@ def load() -> ModuleType:
         raise RuntimeError(str(_failure))
     runtime.load()  # the extension's smr_* symbols are the runtime's
     library = _library()
-    if not library.exists():
+    if not runtime.is_intact(library):
         library.parent.mkdir(parents=True, exist_ok=True)
         with open(library.parent / f"{_NAME}.building", "w") as guard:
             fcntl.flock(guard, fcntl.LOCK_EX)  # released by the system even if a build is killed
-            if not library.exists():
+            if not runtime.is_intact(library):
                 _module = _build(library)
                 return _module
     _module = _import(library)
@@ -65,12 +65,17 @@ def _library() -> Path:
     return runtime.build_directory() / f"{_NAME}-{_digest()}.so"
 
 
+def is_built() -> bool:
+    """Whether load() has nothing to compile for these sources and this torch."""
+    return runtime.is_built() and runtime.is_intact(_library())
+
+
 def progress() -> tuple[int, int]:
     """(C++ files of the extension that need no compiling any more, C++ files in all), for whoever waits.
 
     Until the extension is there, objects count that are newer than their source and every header.
     """
-    if _library().exists():
+    if runtime.is_intact(_library()):
         return len(sources()), len(sources())
     headers = [file for folder in (*_FOLDERS, _HEADERS) for file in folder.glob("*.h")]
     newest = max((file.stat().st_mtime for file in headers), default=0.0)
@@ -116,5 +121,5 @@ def _build(library: Path) -> ModuleType:
         raise
     copy = library.with_suffix(f".{os.getpid()}")
     shutil.copyfile(objects / f"{_NAME}.so", copy)
-    os.replace(copy, library)  # atomic: another process sees the whole file or none
+    runtime.publish(copy, library)
     return module

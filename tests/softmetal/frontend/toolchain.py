@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from ..runtime import build
 from .targets import CPU, Target
 
 INCLUDE = Path(__file__).resolve().parent / "include"
@@ -97,10 +98,8 @@ def headers_digest() -> str:
 
 
 def cache_directory() -> Path:
-    """<repository>/.cache/softmetal/frontend, or below $SOFTMETAL_CACHE."""
-    root = os.environ.get("SOFTMETAL_CACHE")
-    base = Path(root) if root else Path(__file__).resolve().parents[3] / ".cache" / "softmetal"
-    return base / "frontend"
+    """What the front end keeps, in the device's cache."""
+    return build.cache_root() / "frontend"
 
 
 def run(*arguments, text: str | None = None, folder: Path | None = None) -> subprocess.CompletedProcess:

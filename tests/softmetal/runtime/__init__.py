@@ -21,7 +21,17 @@ outside an array or vector of known size is caught, a stray pointer into it is n
 pattern (NaN for floats) and is not reported as such.
 """
 
-from .build import build_directory, library_path, load
+from .build import build_directory, cache_root, is_built, is_intact, library_path, load, publish
 from .fault import KernelFault, Lane
 
-__all__ = ["KernelFault", "Lane", "build_directory", "library_path", "load"]
+__all__ = [
+    "KernelFault",
+    "Lane",
+    "build_directory",
+    "cache_root",
+    "is_built",
+    "is_intact",
+    "library_path",
+    "load",
+    "publish",
+]

@@ -31,10 +31,15 @@ _lock = threading.Lock()
 _loaded = None
 
 
+def cache_root() -> Path:
+    """Where compiled things are kept: `$SOFTMETAL_CACHE`, or `.cache/softmetal` in the repository. An absolute path."""
+    named = os.environ.get("SOFTMETAL_CACHE")
+    return Path(named).expanduser().absolute() if named else _HERE.parents[2] / ".cache" / "softmetal"
+
+
 def build_directory() -> Path:
-    """Where compiled things go: `$SOFTMETAL_CACHE`, or `.cache/softmetal` in the repository; then by torch."""
-    root = os.environ.get("SOFTMETAL_CACHE")
-    root = Path(root) if root else _HERE.parents[2] / ".cache" / "softmetal"
+    """The part of the cache that depends on the installed torch."""
+    root = cache_root()
     try:
         torch = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -52,15 +57,48 @@ def _compiler() -> list[str]:
     raise RuntimeError("The software Metal device needs a C++17 compiler: install g++ or clang++, or name one in CXX.")
 
 
+def _digest_file(path: Path) -> Path:
+    return path.with_suffix(".sha256")
+
+
+def is_intact(path: Path) -> bool:
+    """Whether `publish` put that file there, whole: a damaged one would crash the process that loads it."""
+    try:
+        return _digest_file(path).read_text() == hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return False
+
+
+def publish(made: Path, path: Path) -> None:
+    """Move `made`, on the same disk, to `path`, so that other processes see the whole file or none."""
+    digest = hashlib.sha256(made.read_bytes()).hexdigest()
+    os.replace(made, path)
+    beside = made.with_suffix(".digest")
+    beside.write_text(digest)
+    os.replace(beside, _digest_file(path))
+
+
+def _sources() -> list[Path]:
+    return sorted(_SOURCES.glob("*.cpp"))
+
+
+def _library(compiler: list[str]) -> Path:
+    digest = hashlib.sha256(repr((compiler, _FLAGS, platform.machine())).encode())
+    for file in [*_sources(), *sorted(_SOURCES.glob("*.h")), _HERE / "softmetal_abi.h"]:
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return build_directory() / f"libsoftmetal-{digest.hexdigest()[:16]}.so"
+
+
+def is_built() -> bool:
+    """Whether library_path() has nothing to compile."""
+    return is_intact(_library(_compiler()))
+
+
 def library_path() -> Path:
     """The runtime's shared object, built now if the cache lacks one for these very sources."""
-    sources = sorted(_SOURCES.glob("*.cpp"))
     compiler = _compiler()
-    digest = hashlib.sha256(repr((compiler, _FLAGS, platform.machine())).encode())
-    for file in [*sources, *sorted(_SOURCES.glob("*.h")), _HERE / "softmetal_abi.h"]:
-        digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    path = build_directory() / f"libsoftmetal-{digest.hexdigest()[:16]}.so"
-    if path.exists():
+    path = _library(compiler)
+    if is_intact(path):
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
@@ -69,7 +107,7 @@ def library_path() -> Path:
             *compiler,
             *_FLAGS,
             f"-I{_HERE}",
-            *map(str, sources),
+            *map(str, _sources()),
             f"-Wl,-soname,{path.name}",
             "-o",
             str(made),
@@ -79,7 +117,7 @@ def library_path() -> Path:
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode:
             raise RuntimeError(f"The software Metal runtime does not build: {shlex.join(command)}\n{result.stderr}")
-        os.replace(made, path)  # atomic: another process sees the whole file or none
+        publish(made, path)
     return path
 
 
