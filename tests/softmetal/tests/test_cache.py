@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import softmetal  # noqa: F401  (the device is built, so that its files can be copied)
@@ -74,13 +75,12 @@ def test_it_may_be_named_from_the_current_folder_or_from_home(moved, tmp_path, m
     assert {folder.name for folder in tmp_path.iterdir()} == {"elsewhere"}
 
 
-@pytest.mark.parametrize("damage", [
-    "cut", "other bytes", *(pytest.param(name, marks=pytest.mark.full) for name in ("empty", "gone", "digest gone"))
-])
-def test_a_damaged_device_is_linked_again(moved, tmp_path, damage):
-    """The objects are there still: nothing is compiled anew."""
-    library = moved / build._library().relative_to(runtime.cache_root())
+@pytest.mark.parametrize("damage", ["cut", "empty", "other bytes", "gone", "digest gone"])
+def test_a_damaged_device_is_built_again(moved, monkeypatch, damage):
+    monkeypatch.setenv("SOFTMETAL_CACHE", str(moved))
+    library = build._library()
     whole = library.read_bytes()
+    assert library.is_relative_to(moved) and build.is_built()
     if damage == "cut":
         library.write_bytes(whole[: len(whole) // 2])
     elif damage == "empty":
@@ -91,10 +91,23 @@ def test_a_damaged_device_is_linked_again(moved, tmp_path, damage):
         library.unlink()
     else:
         library.with_suffix(".sha256").unlink()
-    objects = {file: time for file, time in compiled(moved).items() if file.suffix == ".o"}
-    assert "building the mps device" in use(moved, tmp_path)
-    assert {file: time for file, time in compiled(moved).items() if file.suffix == ".o"} == objects
-    assert library.read_bytes()[:4] == b"\x7fELF" and library.stat().st_size == len(whole)
+    built = []
+
+    def rebuild(path):
+        built.append(path)
+        made = path.with_suffix(".made")
+        made.write_bytes(whole)
+        runtime.publish(made, path)
+        return path
+
+    monkeypatch.setattr(build, "_module", None)
+    monkeypatch.setattr(build, "_build", rebuild)
+    monkeypatch.setattr(build, "_import", lambda path: path)
+    assert not build.is_built()
+    assert build.load() == library and built == [library] and build.is_built()
+    monkeypatch.setattr(build, "_module", None)
+    assert build.load() == library and built == [library]
+    assert library.read_bytes() == whole and not list(library.parent.glob("*.made"))
 
 
 @pytest.mark.full
@@ -106,40 +119,62 @@ def test_a_damaged_runtime_is_built_again(moved, tmp_path):
     assert library.stat().st_size == len(whole)
 
 
-def test_a_device_that_does_not_build_is_not_passed_over(moved, tmp_path):
-    """An older build lies in the same folder: it must not be taken for the new one, at the second attempt either."""
-    code = f"""
-import pathlib, softmetal
-from softmetal.device import build
-from softmetal.frontend import toolchain
-broken = pathlib.Path({str(tmp_path)!r}) / "broken.cpp"
-broken.write_text("no C++")
-known = build.sources()
-build.sources = lambda: [*known, broken]
-build._digest = lambda: "another"
-for _ in range(2):
-    try:
-        softmetal.activate()
-    except RuntimeError as error:
-        print("broken.cpp" in str(error))
-"""
-    environment = {**os.environ, "SOFTMETAL_CACHE": str(moved), "PYTHONPATH": str(TESTS)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=280)
-    assert done.stdout.split() == ["True", "True"], done.stderr
-    assert not list(moved.rglob("softmetal_device-another.so"))
+def test_a_device_that_does_not_build_is_not_passed_over(moved, monkeypatch):
+    """torch builds once a process: when asked again after a failure it would load the file of an older build."""
+    from torch.utils import cpp_extension
+
+    monkeypatch.setenv("SOFTMETAL_CACHE", str(moved))
+    older = build._objects(runtime.build_directory()) / "softmetal_device.so"
+    assert older.exists()
+    calls = []
+
+    def load(name, files, **kwargs):
+        calls.append(name)
+        if len(calls) == 1:
+            raise RuntimeError("error in native.cpp")
+        return "an older build"
+
+    monkeypatch.setattr(cpp_extension, "load", load)
+    monkeypatch.setattr(build, "_digest", lambda: "another")
+    monkeypatch.setattr(build, "_module", None)
+    monkeypatch.setattr(build, "_failure", None)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"error in native\.cpp"):
+            build.load()
+    assert len(calls) == 1 and not older.exists() and not build._library().exists()
 
 
-def test_pytest_by_itself_compiles_before_the_first_test(moved, tmp_path):
-    """The time limit of a test is too short for it on a loaded machine. Listing tests compiles nothing."""
-    library = moved / build._library().relative_to(runtime.cache_root())
-    library.unlink()
-    environment = {**os.environ, "SOFTMETAL_CACHE": str(moved)}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist",
-               f"{TESTS}/softmetal/tests/test_device_activation.py::test_the_profiler_calls_do_nothing"]
-    done = subprocess.run(command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "building the mps device" in done.stderr and library.exists()
-    environment["SOFTMETAL_CACHE"] = str(tmp_path / "no")
-    collected = subprocess.run([*command, "--collect-only"], env=environment, cwd=TESTS.parent, capture_output=True,
-                               text=True, timeout=280)  # fmt: skip
-    assert collected.returncode == 0 and not (tmp_path / "no").exists()
+class TestPytestByItself:
+    """Without `make`, pytest compiles the device before the first test, whose time limit is too short for that."""
+
+    @pytest.fixture
+    def commands(self, request, monkeypatch):
+        conftest = request.config.pluginmanager.getplugin(str(TESTS / "conftest.py"))
+        made = []
+        monkeypatch.setattr(conftest.subprocess, "run", lambda command, **_: made.append(command))
+
+        def of(*paths, listing=False):
+            made.clear()
+            option = SimpleNamespace(collectonly=listing)
+            config = SimpleNamespace(option=option, pluginmanager=request.config.pluginmanager)
+            items = [SimpleNamespace(path=TESTS / path) for path in paths]
+            assert conftest.pytest_runtestloop(SimpleNamespace(config=config, items=items)) is None
+            return made
+
+        return of
+
+    def test_when(self, commands):
+        prepared = [[sys.executable, str(TESTS / "prepare.py"), "--if-needed"]]
+        assert commands("softmetal/tests/test_cache.py") == prepared
+        assert commands("house/test_layout.py", "metal_kernels/test_load.py") == prepared
+        assert commands("house/test_layout.py") == []  # needs no device
+        assert commands() == []  # the process that only hands tests to its workers
+        assert commands("softmetal/tests/test_cache.py", listing=True) == []
+
+    def test_at_no_cost_when_it_is_built(self):
+        code = ("import sys; sys.argv.append('--if-needed'); import runpy; "
+                "runpy.run_path(sys.argv[1], run_name='__main__'); print('torch' in sys.modules)")
+        environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+        done = subprocess.run([sys.executable, "-c", code, str(TESTS / "prepare.py")], env=environment,
+                              capture_output=True, text=True, timeout=60)  # fmt: skip
+        assert (done.stdout.strip(), done.stderr) == ("False", "")
