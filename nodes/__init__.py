@@ -11,6 +11,7 @@ NODES = {
     "status": ("MetalKernelsStatus",),
     "memory": ("MetalMemoryReport",),
     "parity": ("MetalParityCompare", "MetalParityVAE"),
+    "fp8": ("MetalFP8LoadDiffusionModel", "MetalFP8LoadCLIP", "MetalFP8LoadCheckpoint", "MetalFP8SaveModel"),
 }
 
 

@@ -31,6 +31,7 @@ class _ComboInput(_Input):
 @dataclass
 class _StringInput(_Input):
     default: str = None
+    multiline: bool = False
     io_type = "STRING"
 
 
@@ -151,7 +152,7 @@ for _name, _input in (("String", _StringInput), ("Float", _FloatInput), ("Int", 
     _io_type = _type(_name.upper())
     _io_type.Input = _input
     setattr(io, _name, _io_type)
-for _name in ("Image", "Latent", "Mask", "Vae"):
+for _name in ("Image", "Latent", "Mask", "Vae", "Model", "Clip"):
     setattr(io, _name, _type(_name.upper()))
 io.MultiType = SimpleNamespace(Input=_MultiTypeInput)
 io.Combo = SimpleNamespace(Input=_ComboInput)

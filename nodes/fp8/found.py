@@ -1,0 +1,46 @@
+"""What ComfyUI made of a state dict: which layers hold quantised weights, and which lost their scale on the way."""
+
+
+def formats(modules):
+    """{format: number of layers} of every module with a weight: comfy_quant's names, " per row" added; dtypes else."""
+    counts = {}
+    for root in modules:
+        for module in root.modules():
+            weight = getattr(module, "weight", None)
+            if weight is None or not hasattr(weight, "dtype") or "weight" not in module._parameters:
+                continue
+            name = str(weight.dtype).removeprefix("torch.")
+            if hasattr(weight, "_qdata"):
+                scale = getattr(weight._params, "scale", None)
+                rows = name_of(module, weight).startswith("float8") and scale is not None and scale.numel() > 1
+                name = name_of(module, weight) + (" per row" if rows else "")
+            counts[name] = counts.get(name, 0) + 1
+    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def name_of(module, weight):
+    """The format of a quantised weight in comfy_quant's words."""
+    return getattr(module, "quant_format", None) or str(weight._qdata.dtype).removeprefix("torch.")
+
+
+def quantized(modules):
+    """The names of the modules whose weight is quantised."""
+    return [name for root in modules for name, module in root.named_modules()
+            if hasattr(getattr(module, "weight", None), "_qdata")]  # fmt: skip
+
+
+def lost(modules, expected):
+    """Those of the layers `expected` (names as in the file) that are not quantised in the model.
+
+    ComfyUI puts parts of a name before or takes them off. So two names are the same when one's end of three parts or
+    more, or all of it, is an end of the other.
+    """
+    ends = set()
+    for name in quantized(modules):
+        ends.update(_ends(name))
+    return [name for name in expected if not any(end in ends for end in _ends(name, 3))]
+
+
+def _ends(name, least=1):
+    parts = name.split(".")
+    return {".".join(parts[at:]) for at in range(len(parts)) if at == 0 or len(parts) - at >= least}
