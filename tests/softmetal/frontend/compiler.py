@@ -1,5 +1,5 @@
-"""The whole way from source text to a Library: preprocess, translate, compile, judge, announce alignments, erase
-address spaces, link."""
+"""The whole way from source text to a Library: preprocess, translate, compile, judge, wrap shifts, announce alignments,
+erase address spaces, link."""
 
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +15,7 @@ from .erase import erase_address_spaces
 from .kernels import Entry
 from .library import Argument, Kernel, Library
 from .rules import check_source
+from .shifts import wrap_shifts
 from .targets import NVPTX, TARGETS, Target
 from .translate import Translation
 
@@ -62,6 +63,7 @@ def _build(source: str, checked: bool, key: str, target: Target, defines: tuple[
         ir = _to_ir(translation.text, folder, source, target, defines)
         conversions = beside.submit(lambda: check_conversions(toolchain.syntax_tree(folder, target, defines)))
         kernels = _kernels(translation.entries, reflection.read(ir))
+        ir = wrap_shifts(ir)
         if target is NVPTX:
             built = nvptx.to_ptx(ir, folder)
         else:

@@ -26,6 +26,8 @@ WARNING_FLAGS = (
     "-Werror=c++11-narrowing",
     "-Werror=vla-extension",
     "-Werror=zero-length-array",
+    "-Werror=shift-count-overflow",
+    "-Werror=shift-count-negative",
 )
 # Machine code keeps one call for each call of the source, and no more.
 CODE_FLAGS = (
