@@ -61,6 +61,34 @@ def test_ci_is_make_test(tmp_path, recipe, status):
     assert done.stdout.splitlines()[0] in ("3 passed in 0.1s", "1 failed")
 
 
+@pytest.mark.parametrize("command, does", [
+    ("test", ["tests/prepare.py", "-m pytest -q -n 2 --dist worksteal"]), ("demo", ["-m demo"])])
+def test_a_second_run_sets_nothing_up(tmp_path, command, does):
+    """The venv is used again as long as the requirements are the same ones."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "requirements.txt").write_text("torch==2.13.0\n")
+    (tmp_path / "tests" / "set_up.py").write_text(
+        "import sys\nopen('log', 'a').write('set up ' + ' '.join(sys.argv[2:]) + '\\n')\n")
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\ncase "$1" in -c) exec {sys.executable} "$@";; *) echo "$*" >> log;; esac\n')
+    python.chmod(0o755)
+
+    def ran():
+        (tmp_path / "log").write_text("")
+        done = run("make", command, f"PYTHON={sys.executable}", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return [line.strip() for line in (tmp_path / "log").read_text().splitlines()]
+
+    set_up = "set up -r tests/requirements.txt"
+    assert ran() == [set_up, *does]
+    assert ran() == does and ran() == does
+    (tmp_path / "tests" / "requirements.txt").write_text("torch==2.14.0\n")
+    assert ran() == [set_up, *does]
+    assert ran() == does
+
+
 def test_a_failed_set_up_shows_what_pip_said(tmp_path):
     wrong = tmp_path / "requirements.txt"
     wrong.write_text("not a requirement\n")

@@ -27,6 +27,10 @@ kernel void values(constant long* a, constant long* b, device long* y, uint i [[
   y[i] = a[b[0] + i];
 }
 
+kernel void constants(constant int* x, device int* y, constant long& away, uint i [[thread_position_in_grid]]) {
+  y[i] = x[i + away];
+}
+
 kernel void same(device const int* x, device const int* y, device bool* equal) { equal[0] = x == y; }
 
 struct listed {
@@ -87,6 +91,18 @@ def test_into_another_buffer_of_the_launch(lib, views, seed):
                 assert (fault.buffer, fault.name) == (1, "y")
                 fault = fault_of(lib.adds, x, y, -away, threads=64)
                 assert (fault.buffer, fault.name) == (1, "y")
+
+
+@pytest.mark.parametrize("away", [1, -1])
+@pytest.mark.parametrize(("kernel", "name"), [("reads", "x"), ("constants", "x"), ("writes", "y"), ("adds", "y")])
+def test_one_element_past_whatever_is_adjacent(lib, kernel, name, away):
+    """On both sides of each buffer lies another one of the same launch, without a byte between."""
+    for seed in SEEDS:
+        whole = ints(192)
+        x, y = (whole[64:128], whole[128:]) if (name == "x") == (away == 1) else (whole[128:], whole[64:128])
+        with shader.schedule(seed=seed):
+            fault = fault_of(getattr(lib, kernel), x, y, away, threads=64)
+        assert (fault.name, fault.size, fault.element) == (name, 256, 64 if away == 1 else -1)
 
 
 @pytest.mark.parametrize("away", [64, -1, 2**16, -(2**20), 2**31, -(2**31), 2**32 - 1, 2**34])
