@@ -27,7 +27,7 @@ class Entry:
     def ready(self, dtype: torch.dtype) -> bool:
         """Whether the kernel takes a call of `dtype` here and now; the first time asks its self-check."""
         modes, switch = here.get(), self.switch
-        if modes is QUIET or not (switch.active if modes is None else switch.runs_under(modes)):
+        if modes is QUIET or not (switch.active if modes is None else switch.runs_in(switch.mode_under(modes))):
             return False
         if torch.compiler.is_compiling():
             return False
@@ -47,7 +47,7 @@ class Entry:
             except Exception as error:
                 problem = selfcheck.diagnose("It", error)  # as text: the exception would keep tensors alive
             else:
-                self.counters.take(self.switch.kernel.name, dtype, shape)
+                self.counters.note(self.switch.kernel.name, dtype, shape)
                 return result
         self.passed(dtype, shape)
         result = stock()
@@ -58,4 +58,4 @@ class Entry:
     def passed(self, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
         """Count a call that somebody else runs."""
         if here.get() is not QUIET:
-            self.counters.leave(dtype, shape)
+            self.counters.note(None, dtype, shape)
