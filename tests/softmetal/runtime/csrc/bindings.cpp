@@ -10,12 +10,16 @@ namespace smr {
 namespace {
 
 constexpr size_t kSlot = size_t{1} << 37;  // an argument by value, or the address of an empty or unset buffer, with guard room
+constexpr size_t kSlotBytes = 64 * 1024;   // of them there is memory for so many; setBytes takes 4096
 constexpr uint32_t kNobody = kMaxBindings;  // the slot of buffers that no binding names
 
 unsigned char* slot(uint32_t index) {
   static unsigned char* slots = [] {
-    void* p = mmap(nullptr, kSlot * (kMaxBindings + 1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* p = mmap(nullptr, kSlot * (kMaxBindings + 1), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) std::abort();
+    for (uint32_t i = 0; i <= kMaxBindings; ++i) {
+      if (mprotect(static_cast<char*>(p) + i * kSlot + kSlot / 2, kSlotBytes, PROT_READ | PROT_WRITE)) std::abort();
+    }
     return static_cast<unsigned char*>(p);
   }();
   return slots + index * kSlot + kSlot / 2;
