@@ -15,6 +15,7 @@ import torch
 from . import fp8, grouped_mm, linear, pad, quantize, softmax
 from .case import DEVICE, FULL, QUICK, Case, Expected, Mismatch, Operation, Tolerance, bits, compare
 from .compact import COMPACT
+from .grouped_mm import product
 from .inputs import twin
 
 OPERATIONS: dict[str, Operation] = {
@@ -54,5 +55,6 @@ __all__ = [
     "check",
     "compare",
     "judge",
+    "product",
     "twin",
 ]

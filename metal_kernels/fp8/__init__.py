@@ -9,18 +9,30 @@ from .bench import cases
 from .cast import cast, copy_, dtype_of_copy, stock_copies_well, supports_copy, touches_fp8
 from .check import selfcheck
 from .formats import CODES, FP8
-from .linear import linear, linear_backward, linear_unscaled, supports_backward, supports_linear
+from .linear import (
+    check_linear,
+    linear,
+    linear_backward,
+    linear_grad_input,
+    linear_unscaled,
+    supports_backward,
+    supports_linear,
+)
 from .moves import patches as moves
 from .quantize import block_scales_shape, dequantize, dequantize_nvfp4, quantize, stochastic_rounding
 from .scaled_mm import scaled_mm
 
 __all__ = [
+    "FP8",
     "KERNEL",
     "block_scales_shape",
     "cast",
+    "check_linear",
+    "copy_",
     "dequantize",
     "dequantize_nvfp4",
     "linear",
+    "linear_grad_input",
     "quantize",
     "scaled_mm",
     "stochastic_rounding",

@@ -50,18 +50,28 @@ def linear_backward(
 ) -> tuple[torch.Tensor | None, None, torch.Tensor | None]:
     """aten::linear_backward: the gradients of x and of the bias, where `mask` asks for them. What training a LoRA on an
     FP8 model needs; the weight is decoded in the same bounded blocks."""
+    grad_bias = grad_output.reshape(self.shape[:-1].numel(), weight.shape[0]).sum(0) if mask[2] else None
+    return linear_grad_input(grad_output, weight) if mask[0] else None, None, grad_bias
+
+
+def linear_grad_input(
+    grad_output: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor | None = None
+) -> torch.Tensor:
+    """grad_output @ (weight * scale), [..., K] in grad_output's dtype: the gradient of linear()'s x.
+
+    grad_output [..., N] fp32, fp16 or bf16; weight FP8 [N, K]; scale as for linear(). On mps.
+    """
     rows, cols = weight.shape
-    grad = grad_output.reshape(self.shape[:-1].numel(), rows)  # -1 would not do for no rows of the weight
-    grad_bias = grad.sum(0) if mask[2] else None
-    if not mask[0]:
-        return None, None, grad_bias
+    grad = grad_output.reshape(grad_output.shape[:-1].numel(), rows)  # -1 would not do for no rows of the weight
+    if scale is not None:
+        scale = scale.to(weight.device, torch.float32).reshape(-1)
     total = None
-    for first, block in decoded_blocks(weight, self.dtype) if rows and cols else ():
+    for first, block in decoded_blocks(weight, grad.dtype, scale) if rows and cols else ():
         part = torch.mm(grad[:, first : first + block.shape[0]], block)
         total = part if total is None else total.add_(part)
     if total is None:
         total = grad.new_zeros(grad.shape[0], cols)
-    return total.view(self.shape), None, grad_bias
+    return total.view(*grad_output.shape[:-1], cols)
 
 
 def linear_unscaled(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -82,7 +92,7 @@ def linear(
     Up to 16 rows of x: the sum in float, scaled there, rounded once. More: each weight times its scale is rounded to
     x's dtype before torch multiplies. Raises ValueError for other dtypes and shapes.
     """
-    _check(x, weight, scale, bias)
+    check_linear(x, weight, scale, bias)
     if bias is not None and bias.dtype in FP8:
         bias = cast(bias, x.dtype)
     rows, cols = weight.shape
@@ -207,7 +217,8 @@ def _or_dummy(tensor: torch.Tensor | None, dummy: torch.Tensor) -> torch.Tensor:
     return dummy if tensor is None else tensor  # a buffer must be bound; none is read
 
 
-def _check(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor | None, bias: torch.Tensor | None) -> None:
+def check_linear(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor | None, bias: torch.Tensor | None) -> None:
+    """Raises ValueError for what linear() does not take."""
     if not supports_linear(x, weight, bias):
         raise ValueError(
             f"fp8.linear takes x fp32, fp16 or bf16 [..., K], an FP8 weight [N, K] and a bias [N] of x's dtype or FP8, "

@@ -6,10 +6,20 @@ from .. import environment
 from ..kernel import Kernel, Need, Patch
 from .bench import cases
 from .check import selfcheck
-from .host import DTYPES, grouped_mm, run, supports
+from .host import DTYPES, grouped_mm, has_layout, output_of, run, supports
 from .routing import INTEGERS, histc, run_histc, run_topk, supports_histc, supports_topk, topk
 
-__all__ = ["KERNEL", "grouped_mm", "histc", "topk"]
+__all__ = [
+    "KERNEL",
+    "grouped_mm",
+    "has_layout",
+    "histc",
+    "output_of",
+    "supports",
+    "supports_histc",
+    "supports_topk",
+    "topk",
+]
 
 
 def need(here: environment.Environment) -> Need:

@@ -64,7 +64,7 @@ def supports(
     dtype = self.dtype
     if dtype not in NAMES or mat2.dtype is not dtype or bias is not None or out_dtype not in (None, dtype):
         return False
-    if not (_is_plain(self) and _is_plain(mat2) and _has_layout(self) and _has_layout(mat2)):
+    if not (_is_plain(self) and _is_plain(mat2) and has_layout(self) and has_layout(mat2)):
         return False
     if self.shape[-1] != mat2.shape[-2]:
         return False
@@ -91,7 +91,7 @@ def _is_plain(x: object) -> bool:
     return isinstance(x, torch.Tensor) and x.is_mps and x.layout is torch.strided and not x.is_neg()
 
 
-def _has_layout(x: torch.Tensor) -> bool:
+def has_layout(x: torch.Tensor) -> bool:
     """The strides that torch's own kernels take: adjacent elements one way, and multiples of 16 bytes the other way."""
     if x.dim() not in (2, 3):
         return False
@@ -125,7 +125,7 @@ def compute(
     """grouped_mm(), arguments unchecked. form: see geometry.plan()."""
     problem = _problem(a, b, offs)
     vector = VECTOR_BYTES // a.element_size()
-    y = _output(a, b, offs, vector)
+    y = output_of(a, b, offs)
     if not y.numel():
         return y
     if not (problem.length and problem.groups):  # nothing to add up
@@ -150,8 +150,10 @@ def compute(
     return y
 
 
-def _output(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None, vector: int) -> torch.Tensor:
+def output_of(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None) -> torch.Tensor:
+    """An empty result of a and b, on their device: its rows start on multiples of 16 bytes."""
     rows, outputs = a.shape[-2], b.shape[-1]
+    vector = VECTOR_BYTES // a.element_size()
     padded = -(-outputs // vector) * vector
     if a.dim() != b.dim():
         return torch.empty_strided((rows, outputs), (padded, 1), dtype=a.dtype, device=a.device)

@@ -10,7 +10,7 @@ from .bench import cases
 from .check import selfcheck
 from .host import DTYPES, is_one_row, linear, run, supports
 
-__all__ = ["KERNEL", "linear"]
+__all__ = ["KERNEL", "linear", "run", "supports"]
 
 
 def need(here: environment.Environment) -> Need:

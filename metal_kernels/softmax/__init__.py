@@ -18,7 +18,15 @@ from .host import (
     supports_backward,
 )
 
-__all__ = ["KERNEL", "log_softmax", "log_softmax_backward", "softmax", "softmax_backward"]
+__all__ = [
+    "KERNEL",
+    "log_softmax",
+    "log_softmax_backward",
+    "softmax",
+    "softmax_backward",
+    "supports",
+    "supports_backward",
+]
 
 
 def need(here: environment.Environment) -> Need:

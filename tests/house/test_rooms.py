@@ -31,10 +31,11 @@ def offenders(pattern, paths, allowed):
 @pytest.mark.parametrize("pattern, paths, allowed", [
     (r"(^|\.)(comfy\w*|server|folder_paths|PromptServer)\b", LIBRARY, ()),
     (r"\bcompile_shader\b", PACK, ("metal_kernels/shader.py",)),
-    (r"\btorch\.library\b", PACK, ("metal_kernels/patcher.py", "metal_kernels/ops.py")),
+    (r"\btorch\.library\b", PACK, ("metal_kernels/patcher.py", "metal_kernels/ops/define.py")),
     (r"\btorch\.(__version__|version\b|torch_version)", PACK, ("metal_kernels/environment.py",)),
     (r"\b(TorchFunctionMode|TorchDispatchMode)\b", LIBRARY, ()),
-], ids=["comfy only in nodes/", "compile_shader only in shader.py", "torch.library only in patcher.py and ops.py",
+], ids=["comfy only in nodes/", "compile_shader only in shader.py",
+        "torch.library only in patcher.py and ops/define.py",
         "torch's version only in environment.py", "no mode is installed"])
 def test_room(pattern, paths, allowed):
     assert offenders(pattern, paths, allowed) == []

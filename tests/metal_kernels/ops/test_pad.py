@@ -1,15 +1,9 @@
-"""The kernels without patching: plain functions and custom ops."""
+"""ops.pad: the plain function and the custom op behind it."""
 
 import importlib
 
 import pytest
 import torch
-
-
-@pytest.fixture
-def ops(core, mps):
-    core.face.uninstall()
-    return importlib.import_module(f"{core.face.__name__}.ops")
 
 
 @pytest.fixture(params=["mps", "cpu"])

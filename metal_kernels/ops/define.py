@@ -1,0 +1,53 @@
+"""torch custom ops in the namespace `metal_kernels`, each defined once a process.
+
+With the patcher the only file that speaks to `torch.library`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from .. import _installation, selfcheck
+
+
+def define(
+    name: str,
+    run: Callable,
+    fake: Callable,
+    *,
+    setup: Callable | None = None,
+    backward: Callable | None = None,
+    vmap: Callable | None = None,
+) -> None:
+    """Define metal_kernels::<name>; its schema is read from run's annotations.
+
+    run              the op, on tensors of any device.
+    fake             the same arguments -> empty tensors with the sizes, strides, dtype and device that `run` returns.
+    setup, backward  for autograd, as torch.library.register_autograd wants them; without, the op is not differentiable,
+                     and torch says so.
+    vmap             as torch.library.register_vmap wants it.
+
+    When two copies of this library are loaded, the first one's ops serve both.
+    """
+    if hasattr(torch.ops.metal_kernels, name):
+        return
+    op = torch.library.custom_op(f"metal_kernels::{name}", run, mutates_args=())
+    op.register_fake(fake)
+    if backward is not None:
+        op.register_autograd(backward, setup_context=setup)
+    if vmap is not None:
+        op.register_vmap(vmap)
+
+
+def healthy(kernel: str, dtype: torch.dtype) -> bool:
+    """Whether the kernel may run for this dtype: the first time it is compiled and checked against the CPU."""
+    return selfcheck.first_use(_installation.switches[kernel], dtype)
+
+
+def must_be_healthy(kernel: str, dtype: torch.dtype) -> None:
+    """For what torch has no kernel of its own for. Raises RuntimeError with the reason."""
+    if not healthy(kernel, dtype):
+        failure = _installation.switches[kernel].failure
+        raise RuntimeError(f"the kernel {kernel} cannot run here: {failure or 'its self-check ran out of memory'}")
