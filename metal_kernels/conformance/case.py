@@ -39,7 +39,7 @@ class Case:
     """One line of the table.
 
     op       a key of OPERATIONS.
-    dtype    of the first tensor, or the FP8 dtype that the line is about.
+    dtype    of the first tensor, or the FP8 dtype that the line is about (of NVFP4 that of its block scales).
     shapes   sizes of the tensors, as the operation reads them.
     layout   a key of `inputs.LAYOUTS`, of the tensor whose layout the kernel cares about.
     options  everything else, by name: dim, k, ends, bias, ...

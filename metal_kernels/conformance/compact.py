@@ -6,15 +6,20 @@ from collections.abc import Iterator
 
 import torch
 
+from .. import pad
+from ..fp8 import formats
 from .case import Case
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+E8M0 = getattr(torch, "float8_e8m0fnu", None)
 
 
 def _pad() -> Iterator[Case]:
-    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.uint8, torch.int64, torch.bool):
-        yield Case("pad", dtype, ((2, 3, 19),), "sliced", {"pad": (1, 2, -1, 3)})
+    for dtype in pad.DTYPES:
+        value = 1 if dtype is E8M0 else 0  # it has no zero
+        yield Case("pad", dtype, ((2, 3, 19),), "sliced", {"pad": (1, 2, -1, 3), "value": value})
+    for dtype in (*FLOATS, torch.uint8, torch.int64, torch.bool):
         yield Case("pad", dtype, ((1, 2, 3, 16, 24),), "contiguous", {"pad": (1, 1, 1, 1, 2, 0)})
     # pytorch #194922: past the threshold of 65536
     yield Case("pad", torch.float16, ((1, 1, 2, 256, 256),), "contiguous", {"pad": (0, 0, 0, 0, 2, 0)})
@@ -45,15 +50,20 @@ def _grouped_mm() -> Iterator[Case]:
             yield Case("grouped_mm", dtype, ((4, 264), (5, 264, 40)), layout, {"ends": (0, 1, 1, 4, 4)})
         yield Case("grouped_mm", dtype, ((40, 45), (45, 72)), "contiguous", {"ends": ends, "a": "transposed"})
         yield Case("topk", dtype, ((5, 256),), "contiguous", {"k": 8, "values": "specials"})
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
+        options = {"bins": 50, "min": 0, "max": 99}
+        yield Case("histc", dtype, ((300,),), "contiguous", options)
     for dtype in (torch.int32, torch.int64):
         yield Case("histc", dtype, ((37, 4),), "contiguous", {"bins": 256, "min": 0, "max": 255})
 
 
 def _fp8() -> Iterator[Case]:
+    for dtype in formats.CODES:
+        for wide in FLOATS:
+            yield Case("fp8_decode", dtype, (), options={"to": wide})
     for dtype in (E4M3, E5M2):
         for wide in FLOATS:
             yield Case("fp8_encode", dtype, (), options={"from": wide, "values": "every"})
-            yield Case("fp8_decode", dtype, (), options={"to": wide})
             yield Case("fp8_linear", dtype, ((1, 520), (37, 520)), options={"x": wide, "bias": True})
             yield Case("fp8_scaled_linear", dtype, ((5, 36), (9, 36)), options={"x": wide, "scale": "row"})
             yield Case("fp8_quantize", dtype, ((7, 40),), options={"x": wide})
@@ -65,10 +75,10 @@ def _fp8() -> Iterator[Case]:
         for rows in (3, 20):
             options = {"b": E4M3, "scales": ("row", "row"), "bias": True}
             yield Case("scaled_mm", dtype, ((rows, 96), (96, 48)), options=options)
-    if hasattr(torch, "float8_e8m0fnu"):
+    if E8M0 is not None:
         yield Case("fp8_quantize", E4M3, ((5, 96),), options={"per": "block32"})
         yield Case("fp8_dequantize", E4M3, ((5, 96),), options={"per": "block32"})
-    yield Case("nvfp4_dequantize", torch.uint8, ((5, 24),))
+    yield Case("nvfp4_dequantize", E4M3, ((5, 24),))
 
 
 COMPACT: tuple[Case, ...] = (*_pad(), *_softmax(), *_linear(), *_grouped_mm(), *_fp8())

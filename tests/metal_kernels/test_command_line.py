@@ -61,18 +61,28 @@ def test_selftest(command, families, make_kernel, core):
 
     families(make_kernel(name="good"), make_kernel("flip", name="bad", selfcheck=sometimes, need=False))
     status, text = command("selftest")
-    lines = [line.split() for line in text.splitlines()]
     assert status == 1
-    assert [line[:3] for line in lines[2:6]] == [
-        ["good", "float32", "ok"], ["good", "float16", "ok"], ["bad", "float32", "ok"], ["bad", "float16", "FAILED"],
+    assert table_of(text) == [
+        ["kernel", "dtype", "state", "result", "worst error"],
+        ["good", "float32", "patched", "ok", ""], ["good", "float16", "patched", "ok", ""],
+        ["bad", "float32", "stock", "ok", ""], ["bad", "float16", "stock", "FAILED", ""],
     ]  # fmt: skip
-    assert "3 of 8 bytes differ" in text and text.rstrip().endswith("3 passed, 1 failed")
+    assert "bad float16: SelfCheckFailure: 3 of 8 bytes differ" in text and "3 passed, 1 failed, in" in text
+    assert text.startswith(f"torch {torch.__version__.split('+')[0]}")
     status, text = command("selftest", "--json")
     report = json.loads(text)
     assert status == 1 and (report["passed"], report["failed"]) == (3, 1)
+    reason = "SelfCheckFailure: 3 of 8 bytes differ"
     assert report["results"][3] | {"ms": 0} == {
-        "kernel": "bad", "dtype": "float16", "passed": False, "ms": 0, "why": "SelfCheckFailure: 3 of 8 bytes differ",
+        "kernel": "bad", "dtype": "float16", "state": "stock", "passed": False, "cases": 0, "worst_ulps": None, "ms": 0,
+        "why": reason, "all": [reason],
     }  # fmt: skip
+
+
+def table_of(text):
+    """The cells of the Markdown table in `text`, row by row, without its rule."""
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    return [row for row in rows if set(row[0]) != {"-"}]
 
 
 def test_every_kernel_of_the_library_passes_its_selftest(command, core):
@@ -80,6 +90,43 @@ def test_every_kernel_of_the_library_passes_its_selftest(command, core):
     report = json.loads(text)
     assert status == 0 and report["failed"] == 0, [r for r in report["results"] if not r["passed"]]
     assert report["passed"] == sum(len(kernel.dtypes) for kernel in core.face.KERNELS) > 0
+    assert all(r["worst_ulps"] is not None and 0 <= r["worst_ulps"] <= 0.501 and r["cases"] for r in report["results"])
+    assert report["build"].startswith("torch 2.") and report["macos"] and report["chip"]
+    assert core.face.registered_now() == core.face.needed(), "what the test switched on is off again"
+
+
+def test_a_wrong_result_fails_the_selftest(command, core, monkeypatch):
+    """Not seen by the self-check, but by a case of the table; and a kernel that went to stock is no pass."""
+    conformance = importlib.import_module(f"{core.face.__name__}.conformance")
+    cases = tuple(case for case in conformance.COMPACT if case.op == "softmax" and case.dtype is torch.float32)
+    monkeypatch.setattr(conformance, "COMPACT", cases)
+    softmax = next(kernel for kernel in core.face.KERNELS if kernel.name == "softmax")
+    host = importlib.import_module(f"{core.face.__name__}.softmax.host")
+    monkeypatch.setattr(importlib.import_module(f"{core.face.__name__}.__main__"), "KERNELS", [softmax])
+    compute = host.compute
+    monkeypatch.setattr(host, "compute", lambda name, inputs, *a, **k: compute(name, inputs, *a, **k) * 1.001)
+    status, text = command("selftest")
+    assert status == 1
+    row = next(row for row in table_of(text) if row[:2] == ["softmax", "float32"])
+    assert row[3] == "FAILED" and "ulps of float32 off, 0.5 allowed" in text
+
+
+def test_stocks_answer(core, mps):
+    """The A/B that a Mac sees, here on a stock with the faults of torch 2.13."""
+    import softmetal
+
+    selftest = importlib.import_module(f"{core.face.__name__}.selftest")
+    compact = importlib.import_module(f"{core.face.__name__}.conformance").COMPACT
+    core.face.uninstall()
+    with softmetal.profile(faults="2.13"):
+
+        def answer(op, dtype):
+            return selftest.stocks_answer(tuple(case for case in compact if (case.op, case.dtype) == (op, dtype)))
+
+        assert answer("pad", torch.float16) == "wrong in 1 of 3"
+        assert answer("fp8_decode", torch.float8_e4m3fn) == "refuses 3 of 3"
+        assert answer("linear", torch.float32).endswith(" ulps")
+        assert answer("fp8_quantize", torch.float8_e4m3fn) == ""
 
 
 def test_bench(command, families, make_kernel, core, mps):
@@ -105,11 +152,12 @@ def test_bench(command, families, make_kernel, core, mps):
     calls.clear()
     status, text = command("bench")
     assert status == 0 and len(calls) == 3, "patched runs: one to warm up, and two"
-    rows = [line.split() for line in text.splitlines()]
-    (pad,) = (row for row in rows if row and row[0] == "aten::constant_pad_nd")
-    assert pad[-4:][1] == "ms" and float(pad[-2]) >= 0 and "float32" in pad
-    (refused,) = (row for row in rows if row and row[0] == "aten::refused")
-    assert refused[-2:] == ["-", "-"]
+    header, pad, refused = table_of(text)
+    assert header == ["op", "shape", "dtype", "stock", "patched"]
+    assert pad[0] == "aten::constant_pad_nd" and pad[2] == "float32"
+    assert pad[4].endswith(" ms") and float(pad[4].removesuffix(" ms")) >= 0
+    assert refused == ["aten::refused", "x", "float16", "-", "-"]
+    assert text.startswith("torch ") and ("software Metal" in text or "Apple GPU" in text)
     status, text = command("bench", "--json")
     report = json.loads(text)
     assert report["results"][0]["stock_ms"] > 0 and report["results"][1]["patched_ms"] is None

@@ -34,7 +34,7 @@ def rows() -> Iterator[Case]:
             yield Case("fp8_dequantize", E4M3, (sizes,), options={"to": wide, "per": "block32"})
         for sizes in ((1, 8), (130, 40), (16, 128)):
             for hi_first in (True, False):
-                yield Case("nvfp4_dequantize", torch.uint8, (sizes,), options={"to": wide, "hi_first": hi_first})
+                yield Case("nvfp4_dequantize", E4M3, (sizes,), options={"to": wide, "hi_first": hi_first})
     yield Case("fp8_quantize", E4M3, ((2**16 + 1, 16),), options={"per": "row"}, size="full")
     yield Case("fp8_quantize", E4M3, ((2, 32768),), options={"per": "row"})
     yield Case("fp8_quantize", E4M3, ((4096, 4096),), options={"x": torch.bfloat16}, size="device")
