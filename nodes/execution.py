@@ -8,11 +8,15 @@ Three seams, each probed for before it is touched, each put back by `uninstall`:
 * `comfy_execution.utils.CurrentNodeContext` is entered round every call of a node's function: the lazy check, each item
   of a list, an async node's task. A ProgressHandler hears no end of a node that fails, waits or expands; this has one.
 
+The error of a node that fails is told to the browser through the executor's own `add_message`; for a prompt that a
+listener wants it is wrapped on that executor object alone, so that the error can name what took part.
+
 A prompt that no listener wants runs as without the pack: no handler is registered, and a hook that meets such a prompt
 reads one context variable. Other packs wrap the same seams: ours call on, and are left in the chain, asleep, when
 `uninstall` finds somebody else's wrapper over them.
 """
 import asyncio
+import contextlib
 import functools
 import importlib
 import inspect
@@ -146,13 +150,14 @@ def _around_prompt(original, hook):
         error = None
         try:
             run.tell("prompt_started", run.prompt)
-            return await original(executor, *args, **kwargs)
+            with _notes_on_failures(executor, run):
+                return await original(executor, *args, **kwargs)
         except BaseException as caught:
             error = caught
             raise
         finally:
             _running.reset(token)
-            run.end(_outcome(executor, error))
+            run.end(_outcome(executor, error, run.note))
 
     return execute_async
 
@@ -244,8 +249,35 @@ def _complain(listener, event):
         log.exception("Metal Kernels: %s.%s failed; said once", type(listener).__name__, event)
 
 
-def _outcome(executor, error):
-    """Read from the messages that the executor sent to the browser; an error that left the executor says more."""
+@contextlib.contextmanager
+def _notes_on_failures(executor, run):
+    """While it is entered, an error that the executor tells the browser ends with the listeners' notes.
+
+    An attribute on this one executor: its class, and the exception itself, which others may catch, stay as they are.
+    """
+    original = getattr(executor, "add_message", None)
+    if original is None or "add_message" in vars(executor):  # somebody else's: left alone
+        yield
+        return
+
+    @functools.wraps(original)
+    def add_message(event, data, *args, **kwargs):
+        if event == "execution_error":
+            data = run.annotated(data)
+        return original(event, data, *args, **kwargs)
+
+    executor.add_message = add_message
+    try:
+        yield
+    finally:
+        vars(executor).pop("add_message", None)
+
+
+def _outcome(executor, error, note=""):
+    """Read from the messages that the executor sent to the browser; an error that left the executor says more.
+
+    note  what this file added to the message.
+    """
     if isinstance(error, asyncio.CancelledError):
         return Outcome("interrupted")
     if error is not None:
@@ -254,7 +286,8 @@ def _outcome(executor, error):
         if event == "execution_interrupted":
             return Outcome("interrupted", data.get("node_id"))
         if event == "execution_error":
-            return Outcome("failed", data.get("node_id"), str(data.get("exception_message", "")).strip())
+            message = str(data.get("exception_message", "")).removesuffix(note)
+            return Outcome("failed", data.get("node_id"), message.strip())
     return Outcome("success")
 
 
@@ -266,6 +299,7 @@ class _Run:
         self.listeners = listeners
         self.started = set()
         self.calls = {}
+        self.note = ""
         self.over = False
 
     def tell(self, event, *args):
@@ -279,9 +313,17 @@ class _Run:
     @staticmethod
     def _tell(listener, event, args):
         try:
-            getattr(listener, event)(*args)
+            return getattr(listener, event)(*args)
         except Exception:
             _complain(listener, event)
+
+    def annotated(self, data):
+        """The data of an execution_error with the listeners' notes behind its message."""
+        notes = [self._tell(listener, "failure_note", (data.get("node_id"),)) for listener in self.listeners]
+        self.note = "".join(f"\n{note}" for note in notes if note)
+        if not self.note or "exception_message" not in data:
+            return data
+        return {**data, "exception_message": str(data["exception_message"]).rstrip() + self.note}
 
     def attach(self, registry):
         if registry.prompt_id != self.prompt.prompt_id:

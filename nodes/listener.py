@@ -42,5 +42,10 @@ class Listener:
     def call_ended(self, node_id):
         """That call is over, whether it returned, raised or was interrupted."""
 
+    def failure_note(self, node_id):
+        """A node has failed: one sentence for the error that the browser shows, or "". `node_id` is of the prompt as
+        sent; for a node made by expansion it is the node that made it."""
+        return ""
+
     def prompt_ended(self, outcome):
         """Always, once. Calls still open (async nodes of a prompt that failed) get no `call_ended` after it."""

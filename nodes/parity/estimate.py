@@ -1,4 +1,5 @@
-"""What the CPU side needs: memory before anything runs, time once the device side has shown how much arithmetic it is.
+"""What the CPU side needs: memory before anything runs, time once a run on the device has shown how much arithmetic it
+is: first of a small piece, then of all of it.
 
 Both are estimates and are called so wherever they are shown.
 """

@@ -1,7 +1,7 @@
 """A VAE on the device and on the CPU in float32: the same input, the same tiles, the same random numbers, two results.
 
-Order of things: say what the CPU side needs and refuse if memory is short; run the device side; say how long the CPU
-side will take; make the CPU copy, run it, drop it; compare.
+Order of things: say what memory the CPU side needs and refuse if it is short; run a small piece and say about how long
+the CPU side will take; run the device side and say it again, better; make the CPU copy, run it, drop it; compare.
 """
 import time
 from collections.abc import Callable
@@ -19,6 +19,7 @@ DECODE, ENCODE, ROUND_TRIP = "decode", "encode", "round trip"
 INPUT = "image_or_latent"  # the node's input, for messages
 OPERATIONS = (DECODE, ENCODE, ROUND_TRIP)
 DEVICE_SHARE = 0.1  # of the progress bar
+PIECE = 8  # edge of the piece that is run first, in latent cells; and what part of the picture's edge it is at least
 RESULT = {ENCODE: "LATENT", DECODE: "IMAGE"}
 PARTS = {ENCODE: "encoder", DECODE: "decoder"}  # where a model keeps what a step runs
 _INSTEAD = "run it with --cpu in a second ComfyUI and compare the two results with Metal Parity Compare."
@@ -96,9 +97,13 @@ def parity(vae, thing, request, tolerances, hooks=None, data_range=0.0, availabl
     need = _need(vae, steps, source, places, pieces, available())
     hooks.say(need.describe())
     estimate.refuse_if_short(need)
+    job = Job(steps, source.kind, places, pieces)
+    rough = _rough_seconds(vae, job, hooks)
+    took = "how long it takes is known once the device has run" if rough is None else \
+        f"it takes about {estimate.duration(rough)} (rough estimate, from a small piece)"
+    hooks.say(f"{need.describe()[:-1]}; {took}.")
 
     before = kernels_used.snapshot()
-    job = Job(steps, source.kind, places, pieces)
     device = _run(vae, job, lambda _: hooks.tick(), lambda done: hooks.progress(done * DEVICE_SHARE))
     used = kernels_used.since(before)
     where = _where(vae)
@@ -116,7 +121,7 @@ def parity(vae, thing, request, tolerances, hooks=None, data_range=0.0, availabl
         theirs = Value("cpu", RESULT[step], (reference,), "cpu float32")
         stages.append(compare(ours, theirs, tolerances, data_range, hooks.tick))
     hooks.progress(1.0)
-    facts = Facts(request, source, job, need, where, device, cpu, expected, used)
+    facts = Facts(request, source, job, need, where, device, cpu, rough, expected, used)
     return Parity(ours, theirs, stages[-1], describe(facts, stages), as_dict(facts, stages))
 
 
@@ -236,6 +241,33 @@ def _run(vae, job, tick, done, weights=None):
         for position, step in enumerate(job.steps):
             outputs[position].append(plan.assemble(parts[position], job.places, _axes(step, parts[position][0])))
     return Side([torch.cat(output) for output in outputs], time.perf_counter() - start, work)
+
+
+def _rough_seconds(vae, job, hooks):
+    """About how long the CPU side takes, before anything large has run: from the arithmetic of a small piece of the
+    input, run on the device. None when that piece can't be run (the whole then says why, or runs)."""
+    height, width = job.pieces[0].shape[1:3] if job.kind == "IMAGE" else job.pieces[0].shape[-2:]
+    cell = estimate.spatial_ratio(vae, ENCODE) if job.kind == "IMAGE" else 1
+    cancelled = []
+
+    def tick(_):
+        try:
+            hooks.tick()
+        except BaseException as cancel:
+            cancelled.append(cancel)
+            raise
+
+    try:
+        places = plan.windows(height, width, plan.CROP, max(PIECE * cell, max(height, width) // PIECE), cell)
+        small = Job(job.steps, job.kind, places, job.pieces[:1])
+        work = _run(vae, small, tick, lambda _: None).work
+    except Exception:
+        if cancelled:
+            raise
+        return None
+    times = len(job.pieces)
+    area = sum(window.height * window.width for window in job.places) / (places[0].height * places[0].width)
+    return estimate.seconds(work.scaled(times * area, times * len(job.places)))
 
 
 def _run_on_cpu(vae, job, work, hooks):

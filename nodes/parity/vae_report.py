@@ -7,7 +7,8 @@ from .report import decibels
 
 @dataclass(frozen=True)
 class Facts:
-    """One run, as `vae.parity` knows it at its end. `where` is the device side's device and dtype."""
+    """One run, as `vae.parity` knows it at its end. `where` is the device side's device and dtype; `rough` and
+    `expected` are how long the CPU side was thought to take, in seconds, before the device side (None: unknown) and after it."""
 
     request: object
     source: object
@@ -16,6 +17,7 @@ class Facts:
     where: str
     device: object
     cpu: object
+    rough: float | None
     expected: float
     kernels: dict
 
@@ -57,6 +59,7 @@ def as_dict(facts, stages):
             "device_seconds": facts.device.seconds,
             "cpu_seconds": facts.cpu.seconds,
             "cpu_seconds_estimated": facts.expected,
+            "cpu_seconds_estimated_first": facts.rough,
             "flops": facts.device.work.flops,
             "cpu_bytes_estimated": {
                 "weights": facts.need.weights,

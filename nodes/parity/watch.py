@@ -32,6 +32,10 @@ class Work:
         self.elements += other.elements
         self.flops += other.flops
 
+    def scaled(self, size, calls):
+        """The same on `size` times as much data, in `calls` times as many runs."""
+        return Work(int(self.calls * calls), int(self.elements * size), int(self.flops * size))
+
 
 class Watch(TorchFunctionMode):
     """Enter round one side's run.

@@ -183,6 +183,14 @@ class Governor(execution.Listener):
             self._count(call)
             self._apply()
 
+    def failure_note(self, node_id):
+        """Which kernels ran in the node that failed, so that they can be suspected or cleared; nothing where none did:
+        other errors are not this pack's to comment on."""
+        with self._lock:
+            took = _took(self._session, node_id)
+        return f"Metal Kernels that ran in this node: {took}. A Metal Kernels Switch upstream turns them off." if took \
+            else ""
+
     def prompt_ended(self, outcome):
         with self._lock:
             session = self._session
@@ -302,17 +310,22 @@ def _conflict(session, node_id, kind, others, relation, reason):
     return {"node": node_id, "name": name(node_id), "kind": kind, "others": list(others), "text": text}
 
 
-def _failure(session, outcome):
-    """One line: which kernels the node had taken that failed, those of the nodes that it expanded into included."""
-    node_id = outcome.node_id
+def _took(session, node_id):
+    """"pad (3 calls), softmax (1 call)": the kernels that the node ran, those of the nodes that it expanded into
+    included; "" for none."""
     total = {}
     for taker, taken in session.taken.items():
         if taker == node_id or (session.graph is not None and session.graph.get_real_node_id(taker) == node_id):
             for kernel, calls in taken.items():
                 total[kernel] = total.get(kernel, 0) + calls
-    took = ", ".join(f"{kernel} ({calls} calls)" for kernel, calls in sorted(total.items()))
-    name = session.prompt.name(node_id) if node_id is not None else "the prompt"
-    return f"{name} failed. Kernels of this pack that ran in it: {took or 'none'}."
+    return ", ".join(f"{kernel} ({calls} call{'' if calls == 1 else 's'})" for kernel, calls in sorted(total.items()))
+
+
+def _failure(session, outcome):
+    """The log's line."""
+    name = session.prompt.name(outcome.node_id) if outcome.node_id is not None else "the prompt"
+    took = _took(session, outcome.node_id) or "none"
+    return f"{name} failed. Kernels of this pack that ran in it: {took}."
 
 
 governor = Governor()

@@ -269,11 +269,14 @@ def test_what_overlapped_is_not_served_to_a_later_prompt(comfyui):
 
 def test_a_failing_node_leaves_nothing_switched_and_names_its_kernels(comfyui):
     entry = comfyui.end(comfyui.queue({"S": switch(pad="on"), "f": node("TestFail", value=("S", 0))}))
-    assert "this node always fails" in error(entry)["exception_message"]
+    assert error(entry)["exception_message"] == (
+        "this node always fails\nMetal Kernels that ran in this node: pad (1 call). A Metal Kernels Switch upstream "
+        "turns them off."), "what the browser shows"
     assert comfyui.get("/test/state")["workflow"] == {}
-    assert "TestFail (#f) failed. Kernels of this pack that ran in it: pad (1 calls)." in comfyui.log
+    assert "TestFail (#f) failed. Kernels of this pack that ran in it: pad (1 call)." in comfyui.log
     assert comfyui.get("/test/taken/f") == {"pad": 1}
     entry = comfyui.end(comfyui.queue({"S": switch(pad="off"), "f": node("TestFail", value=("S", 0))}))
+    assert error(entry)["exception_message"] == "this node always fails\n", "nothing is added where none ran"
     assert "TestFail (#f) failed. Kernels of this pack that ran in it: none." in comfyui.log
     assert by(comfyui.run({"p": pad(seed=20)}), "p") == "pack"
 

@@ -91,12 +91,46 @@ def test_a_cached_node_never_starts(comfyui, recorder):
 
 
 def test_a_node_that_fails(comfyui, recorder):
-    def fail(executor, node_id, item):
-        raise ValueError("the picture is empty")
-
     run(comfyui.execution.PromptExecutor({"A": fail, "B": quiet}), {"1": node("A"), "2": node("B")})
     assert recorder.heard == ["prompt", "start 1", "call 1", "return 1", "failed"]
     assert (recorder.outcome.node_id, recorder.outcome.message) == ("1", "the picture is empty")
+
+
+def fail(executor, node_id, item):
+    raise ValueError("the picture is empty")
+
+
+def messages(executor):
+    return [data["exception_message"] for event, data in executor.status_messages if event == "execution_error"]
+
+
+def test_a_listeners_note_is_in_the_error_that_the_browser_shows_and_nowhere_else(comfyui, recorder, hooks):
+    recorder.failure_note = lambda node_id: f"A note on {node_id}."
+    hooks.add_listener(hooks.Listener())  # has nothing to say
+    executor = comfyui.execution.PromptExecutor({"A": fail})
+    run(executor, {"1": node("A")})
+    assert messages(executor) == ["the picture is empty\nA note on 1."]
+    assert recorder.outcome.message == "the picture is empty", "what others make of it"
+    assert "add_message" not in vars(executor), "put back"
+    hooks.remove_listener(recorder)
+    run(executor, {"1": node("A")})
+    assert messages(executor) == ["the picture is empty\n"], "ComfyUI's own"
+
+
+def test_a_note_that_fails_leaves_the_error_alone(comfyui, recorder, caplog):
+    recorder.failure_note = lambda node_id: 1 / 0
+    executor = comfyui.execution.PromptExecutor({"A": fail})
+    run(executor, {"1": node("A")})
+    assert messages(executor) == ["the picture is empty\n"] and "Recorder.failure_note failed" in caplog.text
+
+
+def test_another_packs_add_message_is_left_alone(comfyui, recorder):
+    heard = []
+    executor = comfyui.execution.PromptExecutor({"A": fail})
+    executor.add_message = theirs = lambda event, data: heard.append(event)
+    recorder.failure_note = lambda node_id: "a note"
+    run(executor, {"1": node("A")})
+    assert executor.add_message is theirs and heard == ["execution_error"]
 
 
 def test_an_interrupt(comfyui, recorder):

@@ -72,15 +72,25 @@ def test_kernels_taken_by_each_node(world, executor):
 def test_a_node_error_lists_the_kernels_that_the_node_took(world, executor, caplog):
     run(executor, {"a": node("Pad"), "b": {**node("Fail"), "_meta": {"title": "Decode"}}})
     assert "Decode (#b) failed. Kernels of this pack that ran in it: pad (3 calls)." in caplog.text
+    assert told(executor) == ("no\nMetal Kernels that ran in this node: pad (3 calls). A Metal Kernels Switch upstream "
+                              "turns them off."), "what the browser shows"
     caplog.clear()
     executor.functions["Fail"] = lambda *_: 1 / 0
     run(executor, {"b": node("Fail")})
     assert "Fail (#b) failed. Kernels of this pack that ran in it: none." in caplog.text
+    assert told(executor) == "division by zero\n", "nothing is added where none ran"
+
+
+def told(executor):
+    """The message of the error that the browser was sent."""
+    (message,) = [data["exception_message"] for event, data in executor.status_messages if event == "execution_error"]
+    return message
 
 
 def test_an_error_inside_an_expansion_is_told_of_the_node_that_the_user_sees(world, executor, caplog):
     run(executor, {"E": node("Expand", makes={"E.1": node("Pad"), "E.2": node("Fail")})})
     assert "Expand (#E) failed. Kernels of this pack that ran in it: pad (5 calls)." in caplog.text
+    assert "ran in this node: pad (5 calls)." in told(executor)
 
 
 def test_success_and_interrupt_say_nothing(world, executor, caplog):

@@ -163,8 +163,9 @@ def test_vae_shows_progress_and_says_what_it_needs_on_the_node(vae_node, comfy):
     vae_node.execute(ToyVAE(), LATENT, "decode", "whole")
     (bar,) = comfy.bars
     assert bar.values == sorted(set(bar.values)) and bar.values[-1] == bar.total
-    assert [node for node, _ in comfy.texts] == ["7", "7"]
-    assert "needs about" in comfy.texts[0][1] and "(estimate)" in comfy.texts[1][1]
+    assert [node for node, _ in comfy.texts] == ["7"] * 3
+    assert "needs about" in comfy.texts[0][1] and "it takes about" in comfy.texts[1][1]
+    assert "(estimate)" in comfy.texts[2][1]
 
 
 def test_vae_works_without_a_server(vae_node, monkeypatch):

@@ -75,13 +75,13 @@ def test_the_cpu_side_is_the_vae_in_float32():
 def test_a_batch_runs_one_by_one(operation, thing, calls):
     vae = ToyVAE()
     parity(vae, thing, operation)
-    assert vae.calls[: len(calls)] == calls
+    assert vae.calls[1 : 1 + len(calls)] == calls, "after the piece that tells how long it will take"
 
 
 def test_a_video_stays_whole_and_its_frames_are_a_batch_of_images():
     vae = VideoVAE(torch.float32)
     done = parity(vae, image(8, 32, 32), "encode")
-    assert vae.calls[0] == ("encode", (8, 32, 32, 3)) and done.device.tensors[0].shape == (1, 8, 2, 8, 8)
+    assert vae.calls[1] == ("encode", (8, 32, 32, 3)) and done.device.tensors[0].shape == (1, 8, 2, 8, 8)
     done = parity(vae, latent(1, 8, 3, 16, 24), "round trip", "tiles", size=32)
     assert done.comparison.passed and done.device.tensors[0].shape == (1, 8, 3, 16, 24)
 
@@ -221,12 +221,39 @@ def test_memory_is_stated_first_and_refused_when_short():
     assert vae.calls == [], "before anything ran"
 
 
-def test_memory_and_time_are_said_before_the_cpu_side_runs():
+def test_memory_and_time_are_said_before_either_side_runs():
     said, vae = [], ToyVAE()
-    parity(vae, latent(), hooks=Hooks(say=lambda text: said.append((text, len(vae.calls)))))
-    (first, ran_before), (second, ran) = said
-    assert first.startswith("The CPU side needs about ") and "available" in first and ran_before == 0
-    assert "the CPU side takes about" in second and "(estimate)" in second and ran == 1
+    parity(vae, latent(1, 8, 64, 96), hooks=Hooks(say=lambda text: said.append((text, list(vae.calls)))))
+    (memory, ran_before), (rough, piece), (better, ran) = said
+    assert memory.startswith("The CPU side needs about ") and memory.endswith("available.") and ran_before == []
+    assert rough.startswith(memory[:-1]) and "; it takes about " in rough and "(rough estimate" in rough
+    assert piece == [("decode", (1, 8, 12, 12))], "a small piece"
+    assert "the CPU side takes about" in better and "(estimate)" in better
+    assert ran == [*piece, ("decode", (1, 8, 64, 96))]
+
+
+@pytest.mark.parametrize("operation, thing, region", [
+    ("decode", latent(1, 8, 64, 96), "whole"), ("decode", latent(3, 8, 32, 48), "tiles"),
+    ("encode", image(2, 192, 256), "whole"), ("round trip", image(1, 192, 256), "centre crop"),
+])
+def test_the_rough_time_is_of_the_whole(operation, thing, region, monkeypatch):
+    """The small piece's arithmetic, scaled, is that of the run: time is estimated from the same two rates."""
+    monkeypatch.setattr(estimate, "_rates", lambda: (1e9, 1e8))
+    facts = parity(ToyVAE(), thing, operation, region, size=128).data["vae"]
+    assert facts["cpu_seconds_estimated_first"] == pytest.approx(facts["cpu_seconds_estimated"], rel=0.2)
+
+
+def test_a_piece_that_cannot_be_run_is_no_reason_to_refuse():
+    class Picky(ToyVAE):
+        def decode(self, latent):
+            if latent.shape[-1] < 24:
+                raise RuntimeError("too small")
+            return super().decode(latent)
+
+    said = []
+    done = parity(Picky(), latent(), hooks=Hooks(say=said.append))
+    assert done.comparison.metrics.psnr > 25 and done.data["vae"]["cpu_seconds_estimated_first"] is None
+    assert said[1].endswith("; how long it takes is known once the device has run.")
 
 
 def test_tiles_need_less_than_the_whole():
