@@ -7,8 +7,11 @@ from .report import decibels
 
 @dataclass(frozen=True)
 class Facts:
-    """One run, as `vae.parity` knows it at its end. `where` is the device side's device and dtype; `rough` and
-    `expected` are how long the CPU side was thought to take, in seconds, before the device side (None: unknown) and after it."""
+    """One run, as `vae.parity` knows it at its end.
+
+    where            the device side's device and dtype.
+    rough, expected  seconds that the CPU side was thought to take, before the device side (None: unknown) and after it.
+    """
 
     request: object
     source: object

@@ -37,3 +37,12 @@ def client(comfyui):
 
     with connected(comfyui) as browser:
         yield browser
+
+
+@pytest.fixture
+def left_as_found(comfyui):
+    """Nothing is left switched, registered or taken out by the test."""
+    before = comfyui.get("/test/state")["registered"]
+    yield
+    state = comfyui.get("/test/state")
+    assert state["workflow"] == {} and state["registered"] == before and "pad" in before

@@ -16,6 +16,17 @@ def pad(*sources, **inputs):
     return node("TestPad", **dict(zip(("value", "also"), ((source, 0) for source in sources), strict=False)), **inputs)
 
 
+def compare(value, reference, **inputs):
+    """MetalParityCompare of the outputs 0 of two nodes."""
+    return node("MetalParityCompare", value=(value, 0), reference=(reference, 0), **inputs)
+
+
+def check(**inputs):
+    """MetalParityVAE of the node "vae", a TestTinyVAE unless the graph says otherwise."""
+    return node("MetalParityVAE", **{"vae": ("vae", 0), "image_or_latent": ("vae", 1), "operation": "decode",
+                                     "region": "whole", **inputs})
+
+
 def reports(entry, node_id):
     """What a padding node said in this prompt, or when it ran if its result came from the cache."""
     return entry["outputs"][node_id]["reports"]

@@ -5,20 +5,7 @@ import pytest
 from graphs import by, cached, digests, error, node, pad, reports, switch
 from server import Refused
 
-pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(autouse=True)
-def left_as_found(request):
-    """Nothing is left switched, registered or taken out by any test here."""
-    if "comfyui" not in request.fixturenames:
-        yield
-        return
-    comfyui = request.getfixturevalue("comfyui")
-    before = comfyui.get("/test/state")["registered"]
-    yield
-    state = comfyui.get("/test/state")
-    assert state["workflow"] == {} and state["registered"] == before and "pad" in before
+pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(600), pytest.mark.usefixtures("left_as_found")]
 
 
 def test_its_inputs_are_final(comfyui):

@@ -1,4 +1,5 @@
 """The repair itself in ComfyUI: a Wan VAE on a stock whose large pads are wrong, against the CPU."""
+import json
 import math
 
 import pytest
@@ -60,11 +61,28 @@ def test_the_parity_node_sees_both(comfyui):
         assert low < float(entry["outputs"]["show"]["shown"][0]["text"]) <= high
 
 
+def test_which_pads_of_the_real_wan_2_2_encoder_are_faulty(comfyui_path):
+    """ComfyUI's own model in full size, computing nothing: one pad at 1024x1024, none at 512x512 however many frames.
+
+    What is past the threshold at 512x512 are pads of nothing but zeros, which copy. (full_size.py says why.)
+    """
+    import full_size
+
+    found = {tuple(each["video"]): each for each in json.loads(full_size.run(comfyui_path, "count"))}
+    assert set(found) == set(full_size.VIDEOS)
+    for (frames, height, width), pads in found.items():
+        real = [(shape, pad) for shape, pad in pads["shapes"] if len(shape) == 5 and any(pad)]
+        past = [(shape, pad) for shape, pad in real if shape[3] * shape[4] >= 65536]
+        assert real[0] == ([1, 160, 1, height // 4, width // 4], [0, 0, 0, 0, 1, 0]), "the largest of those that pad"
+        assert pads["past_threshold"] - pads["faulty_by_rule"] == 1 + frames // 4, "zero pads, one a chunk"
+        assert pads["faulty_by_rule"] == len(past) == (height * width >= 2**20)
+
+
 @pytest.mark.full
 @pytest.mark.timeout(3600)
 def test_the_real_wan_2_2_vae_encodes_wrongly_on_stock_and_rightly_repaired(comfyui_path, tmp_path):
-    """ComfyUI's own loader and VAE, full size (705 M parameters), random weights. Its encoder pads before it averages
-    over time: of a picture of 1024x1024 one such pad has an inner extent of 65536."""
+    """ComfyUI's own loader and VAE, full size (705 M parameters), random weights: a picture of 1024x1024. At 512x512
+    stock is right, which the pads, counted, say as well."""
     import full_size
     from server import running
 
@@ -74,20 +92,38 @@ def test_the_real_wan_2_2_vae_encodes_wrongly_on_stock_and_rightly_repaired(comf
         full_size.run(comfyui_path, "make", checkpoint)
         full_size.run(comfyui_path, "encode", checkpoint, tmp_path / "cpu.pt")
         expected = torch.load(tmp_path / "cpu.pt")
-        found = {}
-        for mode in "off", "on":
+
+        def encoded(mode, size):
+            """(latent, pads, growth of outside in bytes at its peak, pads that the pack took)"""
             comfyui.post("/test/reset", {})
+            comfyui.post("/test/pads", {"count": True})
             before = comfyui.get("/test/state")
             comfyui.run({"vae": node("VAELoader", vae_name="wan2.2_vae.safetensors"), "S": switch(("vae", 0), pad=mode),
-                         "picture": node("TestPicture", size=1024),
+                         "picture": node("TestPicture", size=size),
                          "encode": node("VAEEncode", pixels=("picture", 0), vae=("S", 0)),
-                         "save": node("TestSave", value=("encode", 0), name=mode)}, seconds=1500)
-            after = comfyui.get("/test/state")
-            latent = torch.load(comfyui.folder / "output" / f"{mode}.pt")
-            scale = (expected.max() - expected.min()).item()
-            found[mode] = psnr(latent / scale, expected / scale), after["peaks"]["outside"] - before["peaks"]["outside"]
-            if mode == "on":
-                assert after["taken"]["pad"] > before["taken"].get("pad", 0)
-        # A latent's range is nine times its standard deviation: with all of the signal lost it would be 19 dB.
-        assert found["off"][0] < 25 and found["off"][1] > 0, found
-        assert found["on"][0] > 60 and found["on"][1] == 0, found
+                         "save": node("TestSave", value=("encode", 0), name=f"{mode} {size}")}, seconds=1500)
+            after, pads = comfyui.get("/test/state"), comfyui.post("/test/pads", {"count": False})
+            return (torch.load(comfyui.folder / "output" / f"{mode} {size}.pt"), pads,
+                    after["peaks"]["outside"] - before["peaks"]["outside"],
+                    after["taken"].get("pad", 0) - before["taken"].get("pad", 0))
+
+        stock, pads, outside, taken = encoded("off", 1024)
+        assert pads["past_threshold"] == 2 and pads["faulty_by_rule"] == 1 and taken == 0, pads
+        assert stock.shape == expected.shape and expected.std() > 0.1
+        assert latent_psnr(stock, expected) < 15
+        assert outside > 0, "stock keeps driver memory for each distinct pad"
+
+        repaired, pads, outside, taken = encoded("on", 1024)
+        assert pads["past_threshold"] == 2 and pads["faulty_by_rule"] == 1 and taken == pads["calls"] > 0
+        assert latent_psnr(repaired, expected) > 60
+        assert outside == 0, "the repair keeps none"
+
+        small, pads, _, taken = encoded("off", 512)
+        assert pads["past_threshold"] == 1 and pads["faulty_by_rule"] == 0 and taken == 0
+        assert latent_psnr(small, encoded("on", 512)[0]) > 60, "no pad of it is faulty on stock"
+
+
+def latent_psnr(latent, reference):
+    """dB; a latent's data range is the distance from its reference's least to its greatest element."""
+    scale = (reference.max() - reference.min()).item()
+    return psnr(latent / scale, reference / scale)

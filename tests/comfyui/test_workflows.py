@@ -1,8 +1,14 @@
 """Every example workflow, as a user has it: its API twin is what the browser makes of it, and it runs to the end."""
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from convert import BYPASSED, MUTED, to_api
 from examples import FOLDER, WORKFLOWS, give_picture, read, with_stand_ins
 from graphs import by, node
+from PIL import Image
+from server import ROOT
 
 pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(600)]
 
@@ -55,6 +61,24 @@ def test_the_two_branches_of_the_A_B_differ_on_this_stock(comfyui, object_info):
         found[mode] = [shown[node_id]["shown"][0]["text"] for node_id in ("passed", "psnr")]
     assert found["off"][0] == "False" and float(found["off"][1]) < 25, found
     assert found["auto"] == ["True", "inf"], "two branches under the same kernels are equal, bit for bit"
+
+
+def test_the_demo_shows_each_of_them(comfyui_path, tmp_path):
+    """What `make demo COMFYUI_PATH=...` runs (tests/house: that it does): the texts in order, the pictures as files."""
+    done = subprocess.run([sys.executable, str(ROOT / "tests" / "comfyui" / "examples.py"), comfyui_path, tmp_path],
+                          capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    sections = done.stdout.split("\n== ")
+    assert [section.splitlines()[0] for section in sections[1:]] == WORKFLOWS
+    for name, section in zip(WORKFLOWS, sections[1:], strict=True):
+        shown = {entry["class_type"] for entry in read("api", f"{name}.json").values()}
+        if shown & {"MetalParityCompare", "MetalParityVAE"}:
+            assert "Parity passed" in section or "Parity FAILED" in section
+        if "MetalMemoryReport" in shown:
+            assert "driver" in section and "outside" in section
+        pictures = [Path(line.removeprefix("picture: ")) for line in section.splitlines() if line.startswith("picture: ")]
+        assert pictures and all(Image.open(picture).width > 100 for picture in pictures)
+        assert {picture.parent for picture in pictures} == {tmp_path}
 
 
 def ui(mode):

@@ -2,6 +2,7 @@
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -143,3 +144,33 @@ def test_an_unknown_profile_is_refused(capsys):
     with pytest.raises(SystemExit) as refused:
         main(["--faults", "1.0", "status"])
     assert refused.value.code == 2 and "no profile '1.0'" in capsys.readouterr().err
+
+
+def test_tests_that_need_a_comfyui_say_so_when_they_skip():
+    """And none of them fails for want of one."""
+    done = run(sys.executable, "-m", "pytest", "-m", "comfyui", "-p", "no:cacheprovider", "tests/comfyui",
+               COMFYUI_PATH="")
+    assert done.returncode == 0, done.stdout[-3000:]
+    skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
+    assert skipped and all(
+        "needs a ComfyUI and COMFYUI_PATH is not set: make test-comfyui COMFYUI_PATH=/path/to/ComfyUI" in line
+        for line in skipped), skipped
+    assert sum(int(re.match(r"SKIPPED \[(\d+)\]", line)[1]) for line in skipped) > 100
+
+
+def test_a_path_that_holds_no_comfyui_is_no_reason_to_skip(tmp_path):
+    done = run(sys.executable, "-m", "pytest", "-m", "comfyui", "-x", "-p", "no:cacheprovider",
+               "tests/comfyui/test_pack.py", COMFYUI_PATH=str(tmp_path))
+    assert done.returncode == 1 and "holds no ComfyUI: make test-comfyui COMFYUI_PATH=" in done.stdout
+
+
+def test_demo_with_a_comfyui_runs_the_example_workflows_through_it(tmp_path):
+    """The recipe; `make test-comfyui` runs what it starts."""
+    for arguments, expected in ((), 0), ((f"COMFYUI_PATH={tmp_path}",), 1):
+        done = run("make", "-n", "demo", "COMFYUI_VENV=nowhere", *arguments)
+        lines = done.stdout.splitlines()
+        assert done.returncode == 0, done.stderr
+        assert sum("-m demo" in line for line in lines) == 1
+        called = [line for line in lines if "tests/comfyui/examples.py" in line]
+        assert len(called) == expected
+        assert all(f'"{tmp_path}" out/demo/comfyui' in line for line in called)

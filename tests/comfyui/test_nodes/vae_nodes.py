@@ -5,17 +5,24 @@ from pathlib import Path
 
 import folder_paths
 import torch
+from aiohttp import web
 from comfy.model_management import get_torch_device
 from comfy_api.latest import io
+from server import PromptServer
 
-DEMO = Path(__file__).resolve().parents[2] / "demo"
+TESTS = Path(__file__).resolve().parents[2]
 
 
 def demo(module):
     """A module of tests/demo, which is not on the path here: the same model and the same count of pads."""
-    name = f"metal_kernels_demo_{module}"
+    return ours(TESTS / "demo" / f"{module}.py")
+
+
+def ours(file):
+    """A module of the tests by its file."""
+    name = f"metal_kernels_test_{file.stem}"
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, DEMO / f"{module}.py")
+        spec = importlib.util.spec_from_file_location(name, file)
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
     return sys.modules[name]
@@ -49,14 +56,19 @@ class TinyWanVAE:
 
 
 class TestTinyVAE(io.ComfyNode):
+    """encoder: False for a VAE that was saved without one."""
+
     @classmethod
     def define_schema(cls):
-        return io.Schema(node_id="TestTinyVAE", category="test", inputs=[],
+        return io.Schema(node_id="TestTinyVAE", category="test",
+                         inputs=[io.Boolean.Input("encoder", default=True, optional=True)],
                          outputs=[io.Vae.Output("vae"), io.Latent.Output("latent")])
 
     @classmethod
-    def execute(cls):
+    def execute(cls, encoder=True):
         vae = TinyWanVAE()
+        if not encoder:
+            del vae.first_stage_model.encoder
         return io.NodeOutput(vae, {"samples": vae.latent.cpu()})
 
 
@@ -92,7 +104,7 @@ class TestSave(io.ComfyNode):
 
 
 class TestPicture(io.ComfyNode):
-    """One square picture of random numbers, the same everywhere."""
+    """One square picture, smooth, the same everywhere."""
 
     @classmethod
     def define_schema(cls):
@@ -101,7 +113,28 @@ class TestPicture(io.ComfyNode):
 
     @classmethod
     def execute(cls, size):
-        return io.NodeOutput(torch.rand(1, size, size, 3, generator=torch.Generator().manual_seed(0)))
+        return io.NodeOutput(ours(TESTS / "comfyui" / "full_size.py").picture(size))
+
+
+def add_routes():
+    stock, calls = torch.nn.functional.pad, []
+
+    def counting(input, pad, *args, **kwargs):
+        out = stock(input, pad, *args, **kwargs)
+        calls.append((tuple(pad), tuple(out.shape)))
+        return out
+
+    @PromptServer.instance.routes.post("/test/pads")
+    async def pads(request):
+        """{"count": true} counts every F.pad of the process from now on, false ends that; the answer is what was
+        counted."""
+        torch.nn.functional.pad = counting if (await request.json())["count"] else stock
+        rule = demo("pads")
+        found = {"calls": len(calls), "faulty_by_rule": sum(rule.is_faulty(shape, pad) for pad, shape in calls),
+                 "past_threshold": sum(len(shape) >= 5 and rule.inner_extent(shape, pad) >= rule.THRESHOLD
+                                       for pad, shape in calls)}
+        calls.clear()
+        return web.json_response(found)
 
 
 NODES = [TestTinyVAE, TestPads, TestSave, TestPicture]
