@@ -146,8 +146,9 @@ def check(values):
     """Raises ValueError, in one sentence that names the value, for a mode that does not exist."""
     for kernel, value in values.items():
         if not is_mode(value):
-            raise ValueError(f"{kernel} of the Metal Kernels Switch is {reprlib.repr(value)}: it must be auto, on or "
-                             "off.")
+            plain = value is None or isinstance(value, (str, int, float, list, tuple, dict))
+            named = reprlib.repr(value) if plain else f"of type {type(value).__name__}"
+            raise ValueError(f"{kernel} of the Metal Kernels Switch is {named}: it must be auto, on or off.")
 
 
 def as_text(values):

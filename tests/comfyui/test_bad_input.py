@@ -42,8 +42,8 @@ def stopped_by(comfyui, graph, node_id):
      "it first (image.float() / 255)."),
     (tensor("NaN image"), SMALL, "value is all NaN (every one of its 24,576 elements), there is nothing to compare: "
      "look for the node that first makes NaN."),
-    (SMALL, tensor("NaN image"), "reference is all NaN (every one of its 24,576 elements), there is nothing to compare: "
-     "look for the node that first makes NaN."),
+    (SMALL, tensor("NaN image"), "reference is all NaN (every one of its 24,576 elements), there is nothing to compare"
+     ": look for the node that first makes NaN."),
 ], ids=["shapes", "kinds", "text", "empty image", "empty latent", "integer image", "NaN value", "NaN reference"])
 def test_what_cannot_be_compared(comfyui, value, reference, says):
     graph = {"a": value, "b": reference, "S": switch(("a", 0), pad="off"), "p": compare("S", "b")}
@@ -68,11 +68,11 @@ def test_videos_of_different_lengths(comfyui):
      "image_or_latent is an IMAGE of uint8: ComfyUI's images are floats from 0 to 1, so convert it first "
      "(image.float() / 255)."),
     ({"image_or_latent": ("a", 0), "operation": "encode"}, {"a": SMALL, "vae": node("TestTinyVAE", encoder=False)},
-     "This VAE (AutoencoderKLWan) has no encoder, so 'encode' can't be checked: choose operation 'decode' or load a VAE "
-     "that has one."),
+     "This VAE (AutoencoderKLWan) has no encoder, so 'encode' can't be checked: choose operation 'decode' or load a "
+     "VAE that has one."),
     ({"image_or_latent": ("a", 0), "operation": "round trip"}, {"a": SMALL, "vae": node("TestTinyVAE", encoder=False)},
-     "This VAE (AutoencoderKLWan) has no encoder, so 'encode' can't be checked: choose operation 'decode' or load a VAE "
-     "that has one."),
+     "This VAE (AutoencoderKLWan) has no encoder, so 'encode' can't be checked: choose operation 'decode' or load a "
+     "VAE that has one."),
     ({"image_or_latent": ("a", 0)}, {"a": LATENT, "vae": TEXT},
      "vae (str) holds no torch module, so it can't be copied to the CPU."),
 ], ids=["kind", "empty latent", "NaN latent", "integer image", "no encoder", "no encoder, round trip", "no VAE"])
@@ -106,7 +106,7 @@ def test_a_negative_tolerance_on_the_widget_is_refused_at_once(comfyui, build):
 
 
 @pytest.mark.parametrize("source, value", [
-    (TEXT, "'no tensor'"), (node("TestNumber", number=3), "3"), (tensor("empty image"), "tensor([], size=(0, 64, 64, 3))"),
+    (TEXT, "'no tensor'"), (node("TestNumber", number=3), "3"), (tensor("NaN image"), "of type Tensor"),
 ])
 def test_a_switch_with_a_linked_combo_of_an_unknown_value(comfyui, source, value):
     """Among switches that are right: those let go, too."""
@@ -118,6 +118,7 @@ def test_a_switch_with_a_linked_combo_of_an_unknown_value(comfyui, source, value
 def test_the_next_prompt_runs_as_if_nothing_had_happened(comfyui):
     from graphs import by
 
-    graph = {"a": tensor("NaN image"), "S": switch(("a", 0), pad="off"), "q": pad("S", seed=803), "p": compare("S", "S")}
+    graph = {"a": tensor("NaN image"), "S": switch(("a", 0), pad="off"), "q": pad("S", seed=803),
+             "p": compare("S", "S")}
     stopped_by(comfyui, graph, "p")
     assert by(comfyui.run({"p": pad(seed=804)}), "p") == "pack"

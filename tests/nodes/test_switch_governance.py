@@ -2,6 +2,7 @@
 import importlib
 
 import pytest
+import torch
 from executor import node, standin
 from pack import load
 
@@ -172,6 +173,13 @@ def test_an_unknown_value_is_named_in_one_sentence(rules, value):
     with pytest.raises(ValueError) as caught:
         rules.check({"softmax": "on", "pad": value})
     assert str(caught.value) == f"pad of the Metal Kernels Switch is {value!r}: it must be auto, on or off."
+
+
+def test_what_is_no_plain_value_is_named_by_its_type(rules):
+    """A picture's numbers, cut in the middle, would say nothing."""
+    with pytest.raises(ValueError) as caught:
+        rules.check({"pad": torch.zeros(1, 8, 8, 3)})
+    assert str(caught.value) == "pad of the Metal Kernels Switch is of type Tensor: it must be auto, on or off."
 
 
 def test_a_huge_unknown_value_is_cut(rules):
