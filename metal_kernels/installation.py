@@ -118,10 +118,10 @@ class Installation:
 
     def taken(self) -> dict[str, int]:
         """kernel -> calls it has run since the counters were reset."""
-        total: Counter[str] = Counter()
+        total: dict[str, int] = {}
         for counters in self._all_counters():
-            total.update(counters.by_kernel())
-        return dict(total)
+            counters.add_to(total)
+        return total
 
     def passed(self) -> dict[str, int]:
         """kernel -> calls of its ops and entries that others ran since the counters were reset, whoever was asked."""

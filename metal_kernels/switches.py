@@ -212,11 +212,12 @@ class Counters:
             else:
                 self._shapes_full = True
 
-    def by_kernel(self) -> dict[str, int]:
-        """kernel -> calls it has run."""
+    def add_to(self, total: dict[str, int]) -> None:
+        """Add each kernel's calls to `total`."""
         with self._lock:
             self._count()
-            return dict(self._by_kernel)
+            for kernel, calls in self._by_kernel.items():
+                total[kernel] = total.get(kernel, 0) + calls
 
     def passed(self) -> int:
         """Calls that went to stock."""

@@ -37,8 +37,11 @@ def run(comfyui, *arguments):
 
 
 def picture(size=SIZE):
-    """[1, size, size, 3] in 0 to 1: red grows downwards, green to the right. Smooth, as pictures are: of noise the
-    latent's range is nine times its standard deviation, and PSNR 19 dB even with all of the signal lost."""
+    """[1, size, size, 3] in 0 to 1: red grows downwards, green to the right.
+
+    Smooth, as pictures are: of noise the latent's range is nine times its standard deviation, and PSNR 19 dB even with
+    all of the signal lost.
+    """
     import torch
 
     grows = torch.linspace(0, 1, size)

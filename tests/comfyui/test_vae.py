@@ -70,7 +70,7 @@ def test_which_pads_of_the_real_wan_2_2_encoder_are_faulty(comfyui_path):
 
     found = {tuple(each["video"]): each for each in json.loads(full_size.run(comfyui_path, "count"))}
     assert set(found) == set(full_size.VIDEOS)
-    for (frames, height, width), pads in found.items():
+    for (_, height, width), pads in found.items():
         rank_5 = [(shape, pad) for shape, pad in pads["shapes"] if len(shape) == 5]
         real = [(shape, pad) for shape, pad in rank_5 if any(pad)]
         past = [(shape, pad) for shape, pad in rank_5 if shape[3] * shape[4] >= 65536]

@@ -12,6 +12,9 @@ from server import ROOT
 
 pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(600)]
 
+PICTURE = "picture: "  # how the demo begins the line that names a file
+
+
 @pytest.fixture(scope="module")
 def object_info(comfyui, comfyui_path):
     """/object_info, once the picture that ComfyUI comes with is where it looks for pictures."""
@@ -76,7 +79,7 @@ def test_the_demo_shows_each_of_them(comfyui_path, tmp_path):
             assert "Parity passed" in section or "Parity FAILED" in section
         if "MetalMemoryReport" in shown:
             assert "driver" in section and "outside" in section
-        pictures = [Path(line.removeprefix("picture: ")) for line in section.splitlines() if line.startswith("picture: ")]
+        pictures = [Path(line[len(PICTURE) :]) for line in section.splitlines() if line.startswith(PICTURE)]
         assert pictures and all(Image.open(picture).width > 100 for picture in pictures)
         assert {picture.parent for picture in pictures} == {tmp_path}
 

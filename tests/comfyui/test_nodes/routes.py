@@ -1,5 +1,6 @@
 """GET /test/state shows the process: what is switched, registered, taken and conflicting, and the device's counters."""
 import sys
+import time
 
 from aiohttp import web
 from server import PromptServer
@@ -56,6 +57,11 @@ def add_routes():
     async def mode(request):
         pack().metal_kernels.set_mode(**await request.json())
         return web.json_response({})
+
+    @routes.get("/test/processor")
+    async def processor(request):
+        """Processor seconds of the process so far, all threads."""
+        return web.json_response(time.process_time())
 
     @routes.post("/test/hooks")
     async def hooks(request):
