@@ -9,6 +9,7 @@ pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(600)]
 
 EVENT = "metal_kernels.memory"
 ENOUGH = 2**20
+NOTHING = {"threads": 0, "watched": False, "session": False}
 
 
 def report(source=None, **inputs):
@@ -33,7 +34,7 @@ def test_its_inputs_are_final(comfyui):
 
 
 def test_the_padding_node_is_named_and_what_stops_it(comfyui, client):
-    graph = {"S": switch(pad="off"), "up": node("TestShapes", shapes=3), "M": report("leaks"),
+    graph = {"S": switch("not cached", pad="off"), "up": node("TestShapes", shapes=3), "M": report("leaks"),
              "leaks": node("TestShapes", value=("S", 0), shapes=5), "table": node("TestShow", value=("M", 2))}
     graph["leaks"]["_meta"] = {"title": "Decode"}
     prompt = client.queue(graph)
@@ -100,8 +101,9 @@ def test_an_out_of_memory_message_is_read(comfyui, client):
     assert abs(outside - told["report"]["numbers"]["outside"]["end"]) < 0.02 * outside, "one and the same number"
 
 
-def test_an_interrupted_prompt_is_reported(comfyui, client):
-    prompt = client.queue({"s": node("TestSlow", seed=103), "M": report("s")})
+def test_an_interrupted_prompt_is_reported_and_saved(comfyui, client):
+    prompt = client.queue({"s": node("TestSlow", seed=103),
+                           "M": report("s", save_json=True, filename_prefix="tests/interrupted")})
     client.until(lambda kind, data: kind == "progress_state" and data["prompt_id"] == prompt
                  and data["nodes"].get("s", {}).get("value"))
     comfyui.post("/interrupt", {})
@@ -109,6 +111,9 @@ def test_an_interrupted_prompt_is_reported(comfyui, client):
     told = event(client, prompt)
     assert told["report"]["outcome"] == "interrupted" and rows(told["report"])["s"]["status"] == "interrupted"
     assert "TestSlow (#s) was interrupted" in told["text"]
+    (file,) = told["files"]
+    assert json.loads((comfyui.folder / "output" / file).read_text()) == told["report"]
+    assert comfyui.get("/test/memory") == NOTHING, "and nothing records any more"
 
 
 def test_files_are_numbered_and_nothing_is_overwritten(comfyui, client):
@@ -150,9 +155,6 @@ def test_several_report_nodes_and_two_prompts_in_a_row(comfyui, client):
     shown = comfyui.end(first)["outputs"]
     assert "(#b)" not in shown["M"]["text"][0] and "(#b)" in shown["N"]["text"][0]
     assert len([1 for kind, data in client.messages if kind == EVENT]) == 2
-
-
-NOTHING = {"threads": 0, "watched": False, "session": False}
 
 
 def recording_while_it_runs(comfyui, client, graph):

@@ -90,10 +90,17 @@ def test_it_waits_for_what_it_comes_after(comfyui):
     assert "patched" in comfyui.run(graph)["outputs"]["2"]["text"][0]
 
 
-@pytest.mark.parametrize("name, title", [
-    ("MetalKernelsStatus", "Metal Kernels Status"), ("MetalKernelsSwitch", "Metal Kernels Switch"),
-    ("MetalMemoryReport", "Metal Memory Report"), ("MetalParityCompare", "Metal Parity Compare"),
-    ("MetalParityVAE", "Metal Parity VAE"),
-])
-def test_every_help_page_is_served(comfyui, name, title):
-    assert comfyui.text(f"/extensions/metal-kernels/docs/{name}.md").startswith(f"# {title}")
+def test_every_node_is_explained_in_the_browser(comfyui):
+    """A help page, a description, words to be found by, and a tooltip on whatever can be connected or set."""
+    nodes = {name: node for name, node in comfyui.get("/object_info").items()
+             if node["python_module"] == "custom_nodes.metal-kernels"}
+    assert {"MetalKernelsStatus", "MetalKernelsSwitch", "MetalMemoryReport", "MetalParityCompare",
+            "MetalParityVAE"} <= set(nodes)
+    for name, node in nodes.items():
+        assert comfyui.text(f"/extensions/metal-kernels/docs/{name}.md").startswith(f"# {node['display_name']}\n")
+        assert node["category"].startswith("Metal Kernels") and len(node["description"]) > 60, name
+        assert len(node["search_aliases"]) >= 5, name
+        assert len(node["output_tooltips"]) == len(node["output"]) and all(node["output_tooltips"]), name
+        for part in "required", "optional":
+            for field, (_, *options) in node["input"].get(part, {}).items():
+                assert options and options[0].get("tooltip"), f"{name}.{field}"

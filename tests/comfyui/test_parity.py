@@ -1,8 +1,9 @@
 """The parity nodes in a real ComfyUI: what they show, their progress, cancel. (test_bad_input: what stops a graph.)"""
+import re
 import time
 
 import pytest
-from graphs import check, compare, node
+from graphs import check, compare, error, node
 
 pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(600)]
 
@@ -38,6 +39,40 @@ def test_other_values_are_compared(comfyui, kind):
     graph = {"a": node("TestTensor", kind=kind), "b": node("TestTensor", kind=kind, add=0.25), "p": compare("b", "a")}
     outputs, (psnr,) = shown(comfyui, graph, ("p", 4))
     assert "max abs error 0.25," in outputs["p"]["text"][0] and 5 < float(psnr) < 35
+
+
+def test_memory_and_time_are_said_before_anything_runs(comfyui):
+    graph = {"vae": node("TestTinyVAE"), "p": check(region="centre crop", size=128)}
+    before = len(comfyui.log)
+    outputs, _ = shown(comfyui, graph, ("p", 2))
+    first, rough, better = [line.partition(": ")[2] for line in comfyui.log[before:].splitlines() if "parity: " in line]
+    assert first.startswith("The CPU side needs about ") and first.endswith(" available.")
+    assert rough.startswith(first[:-1]) and "it takes about" in rough and "mps float32 took" in better
+    assert first in outputs["p"]["text"][0]
+
+
+def test_what_does_not_fit_into_memory_is_refused_before_anything_runs(comfyui):
+    graph = {"vae": node("TestTinyVAE"), "a": node("EmptyLatentImage", width=16384, height=16384, batch_size=1),
+             "p": check(image_or_latent=("a", 0))}
+    entry = comfyui.end(comfyui.queue(graph))
+    need, _, advice = error(entry)["exception_message"].strip().partition(" That does not fit: ")
+    assert re.fullmatch(r"The CPU side needs about [\d.]+ GiB \(estimate: .*\); [\d.]+ [MG]iB available.", need)
+    assert advice == ("choose region 'tiles' or 'centre crop' with a smaller size, fewer frames, or close other "
+                      "applications.")
+
+
+@pytest.mark.parametrize("operation, thing, shape", [
+    ("encode", "picture", (1, 4, 1, 16, 16)), ("round trip", "picture", (1, 128, 128, 3)),
+    ("round trip", "latent", (1, 4, 1, 16, 16)), ("decode", "latent", (1, 128, 128, 3)),
+])
+def test_every_operation_agrees_with_the_CPU(comfyui, operation, thing, shape):
+    graph = {"vae": node("TestTinyVAE"), "picture": node("TestPicture", size=128),
+             "p": check(image_or_latent=("picture", 0) if thing == "picture" else ("vae", 1), operation=operation,
+                        region="whole" if thing == "picture" else "centre crop", size=128, frames=1)}
+    outputs, (psnr, data) = shown(comfyui, graph, ("p", 4), ("p", 1))
+    assert float(psnr) > 60
+    assert str(shape) in outputs["p"]["text"][0], outputs["p"]["text"][0]
+    assert outputs["p"]["images"]
 
 
 def test_a_check_shows_its_progress_and_stops_when_cancelled(comfyui, client):

@@ -175,6 +175,14 @@ def test_an_expansion_is_governed_as_the_node_that_made_it(comfyui):
     assert all(off != on for off, on in zip(seen["off"], seen["on"], strict=True))
 
 
+def test_a_subgraph_of_the_browser_is_governed_across_its_border(comfyui):
+    """The browser takes subgraphs apart: their nodes come with ids like 7:3, linked as if there were no border."""
+    entry = comfyui.run({"1": node("TestText", text="x"), "S": switch(("1", 0), pad="off"), "7:1": pad("S", seed=41),
+                         "7:2": switch(("7:1", 0), pad="on"), "7:3": pad("7:2", seed=42), "8": pad("7:3", seed=43),
+                         "9": pad("7:1", seed=44)})
+    assert by(entry, "7:1", "7:3", "8", "9") == ["stock", "pack", "pack", "stock"]
+
+
 def test_a_switch_inside_an_expansion_is_the_nearest(comfyui):
     def digest(mode, inner):
         entry = comfyui.run({"S": switch(pad=mode), "E": node("TestExpand", value=("S", 0), inner=inner),
