@@ -104,7 +104,7 @@ class TestSave(io.ComfyNode):
 
 
 class TestPicture(io.ComfyNode):
-    """One square picture, smooth, the same everywhere."""
+    """One square picture, plain, the same everywhere."""
 
     @classmethod
     def define_schema(cls):
