@@ -7,6 +7,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from fp8.harness import fp8_models, on_the_cpu, small_mac  # noqa: E402, F401  (fixtures)
+
 
 @pytest.fixture(scope="session")
 def comfyui_path():

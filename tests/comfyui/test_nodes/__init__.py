@@ -7,13 +7,14 @@ add_routes()
 async def comfy_entrypoint():
     from comfy_api.latest import ComfyExtension
 
-    from . import graph_nodes, memory_nodes, pad_nodes, vae_nodes, value_nodes
+    from . import fp8_nodes, graph_nodes, memory_nodes, pad_nodes, vae_nodes, value_nodes
 
     memory_nodes.add_routes()
     vae_nodes.add_routes()
 
     class TestExtension(ComfyExtension):
         async def get_node_list(self):
-            return [*graph_nodes.NODES, *pad_nodes.NODES, *vae_nodes.NODES, *memory_nodes.NODES, *value_nodes.NODES]
+            return [*graph_nodes.NODES, *pad_nodes.NODES, *vae_nodes.NODES, *memory_nodes.NODES, *value_nodes.NODES,
+                    *fp8_nodes.NODES]
 
     return TestExtension()

@@ -42,6 +42,10 @@ def add_routes():
     async def get_state(request):
         return web.json_response(state())
 
+    @routes.get("/test/status")
+    async def get_status(request):
+        return web.json_response(submodule("nodes.status.report").collect())
+
     @routes.get("/test/taken/{node}")
     async def get_taken(request):
         return web.json_response(submodule("nodes.switch.state").kernels_taken(request.match_info["node"]))

@@ -1,0 +1,130 @@
+"""Servers that have the tiny checkpoints, graphs that use them, and comparisons. The fixtures are conftest.py's."""
+import contextlib
+import math
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from graphs import error, node
+from server import running
+
+from . import checkpoints
+
+# A Mac on which the models don't fit into memory twice: ComfyUI then keeps plain FP8 files as they are. (It asks for
+# the machine's memory less what is reserved.)
+SMALL = ("--reserve-vram", "100000")
+CONDITIONING = {"flux": 64, "wan": 4096}
+LATENTS = {"flux": ("EmptySD3LatentImage", dict(width=64, height=64, batch_size=1)),
+           "wan": ("EmptyHunyuanLatentVideo", dict(width=64, height=64, length=5, batch_size=1))}
+
+
+@contextlib.contextmanager
+def serving(comfyui_path, models, faults="2.13", arguments=()):
+    """A server on the software device (or with --cpu on the CPU) that finds the files below `models`."""
+    with running(comfyui_path, faults=faults, arguments=arguments) as server:
+        for file in Path(models).rglob("*.safetensors"):
+            target = server.folder / "models" / file.relative_to(models)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not target.exists():
+                os.symlink(file, target)
+        yield server
+
+
+def unet(file, weight_dtype="default"):
+    return node("UNETLoader", unet_name=file, weight_dtype=weight_dtype)
+
+
+def sampled(family, loader, tag, model=("model", 0), more=None):
+    """A graph: `loader` as node "model", what `more` adds, two sampler steps, a VAE decode; both saved under `tag`."""
+    latent, size = LATENTS[family]
+    checkpoint = loader["class_type"] == "CheckpointLoaderSimple"
+    graph = {
+        "model": loader, "text": node("TestConditioning", width=CONDITIONING[family]), "empty": node(latent, **size),
+        "sample": node("KSampler", model=model, positive=("text", 0), negative=("text", 0), latent_image=("empty", 0),
+                       seed=7, steps=2, cfg=1.0, sampler_name="euler", scheduler="simple", denoise=1.0),
+        "vae": node("VAELoader", vae_name=f"{family}_vae.safetensors"),
+        "decode": node("VAEDecode", samples=("sample", 0), vae=("model", 2) if checkpoint else ("vae", 0)),
+        "latent": node("TestSave", value=("sample", 0), name=f"{tag} latent"),
+        "image": node("TestSave", value=("decode", 0), name=f"{tag} image"),
+        **(more or {}),
+    }
+    if checkpoint:
+        del graph["vae"]
+    return graph
+
+
+def results(server, tag):
+    """(latent, image) of a graph that was run."""
+    return tuple(torch.load(server.folder / "output" / f"{tag} {part}.pt") for part in ("latent", "image"))
+
+
+def free(server):
+    """Unload every model and drop the execution cache, as ComfyUI's own button does."""
+    server.post("/free", {"unload_models": True, "free_memory": True})
+    server.forget()
+
+
+def psnr(actual, expected):
+    """dB against the reference's range; infinite for equal tensors."""
+    assert actual.shape == expected.shape
+    assert actual.isfinite().all()
+    error = (actual.double() - expected.double()).pow(2).mean().item()
+    extent = (expected.max() - expected.min()).item()
+    assert extent > 0.05, "a flat picture proves nothing"
+    return math.inf if error == 0 else 10 * math.log10(extent**2 / error)
+
+
+def failure(server, graph):
+    """The message of a prompt that must fail, and the node class it failed in."""
+    entry = server.end(server.queue(graph), 300)
+    assert entry["status"]["status_str"] == "error", "it ran"
+    data = error(entry)
+    return data["exception_message"].strip(), data["node_type"]
+
+
+class Reference:
+    """The CPU's results of the same graphs, each computed once."""
+
+    def __init__(self, server):
+        self.server, self.found = server, {}
+
+    def __call__(self, tag, graph):
+        if tag not in self.found:
+            self.server.run(graph, 300)
+            self.found[tag] = results(self.server, tag)
+        return self.found[tag]
+
+
+@pytest.fixture(scope="session")
+def fp8_models(comfyui_path, tmp_path_factory):
+    """The folder of the tiny checkpoints."""
+    folder = tmp_path_factory.mktemp("models")
+    checkpoints.make(comfyui_path, folder)
+    return folder
+
+
+@pytest.fixture(scope="session", params=["2.13", pytest.param("2.14", marks=pytest.mark.full)])
+def small_mac(request, comfyui_path, fp8_models):
+    """A server on the software device that keeps plain FP8 files as they are."""
+    with serving(comfyui_path, fp8_models, request.param, SMALL) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def on_the_cpu(comfyui_path, fp8_models):
+    """`Reference`: the same ComfyUI with --cpu, which computes in float32."""
+    with serving(comfyui_path, fp8_models, arguments=("--cpu",)) as server:
+        yield Reference(server)
+
+
+@contextlib.contextmanager
+def pack_off(server):
+    """The pack's FP8 kernel switched off, and nothing loaded before or after."""
+    server.post("/test/mode", {"fp8": "off"})
+    try:
+        free(server)
+        yield
+    finally:
+        server.post("/test/mode", {"fp8": "auto"})
+        free(server)

@@ -1,0 +1,67 @@
+"""Nodes for FP8 models: conditioning without a text encoder, what a model holds, what a text encoder made."""
+import comfy.model_management
+import torch
+from comfy_api.latest import io
+
+
+class TestConditioning(io.ComfyNode):
+    """Random text embeddings, the same everywhere: [1, 8, width], and what Flux wants besides."""
+
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(node_id="TestConditioning", category="test",
+                         inputs=[io.Int.Input("width", default=64, max=8192)],
+                         outputs=[io.Conditioning.Output("conditioning")])
+
+    @classmethod
+    def execute(cls, width):
+        generator = torch.Generator().manual_seed(5)
+        pooled = torch.randn(1, 32, generator=generator)
+        return io.NodeOutput([[torch.randn(1, 8, width, generator=generator),
+                               {"pooled_output": pooled, "guidance": 3.5}]])
+
+
+def held(patcher):
+    """device -> dtype -> bytes of a model's weights as they are now; FP8 in a QuantizedTensor counts as its values."""
+    found = {}
+    for tensor in patcher.model.state_dict().values() if hasattr(patcher.model, "state_dict") else ():
+        devices = found.setdefault(tensor.device.type, {})
+        name = str(tensor.dtype).removeprefix("torch.")
+        devices[name] = devices.get(name, 0) + tensor.numel() * tensor.element_size()
+    return found
+
+
+class TestHeld(io.ComfyNode):
+    """Shows what a MODEL, CLIP or VAE holds, and where; `after` is what it made."""
+
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(node_id="TestHeld", category="test", is_output_node=True, not_idempotent=True,
+                         inputs=[io.AnyType.Input("model"), io.AnyType.Input("after", optional=True)], outputs=[])
+
+    @classmethod
+    def execute(cls, model, after=None):
+        patcher = getattr(model, "patcher", model)
+        loaded = any(each.model is patcher or each.model.is_clone(patcher)
+                     for each in comfy.model_management.current_loaded_models if each.model is not None)
+        return io.NodeOutput(ui={"held": [{"bytes": held(patcher), "loaded": loaded,
+                                           "load_device": patcher.load_device.type}]})
+
+
+class TestTextEmbedding(io.ComfyNode):
+    """The tensor in a conditioning, and its pooled one, as one flat tensor for TestSave."""
+
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(node_id="TestTextEmbedding", category="test",
+                         inputs=[io.Conditioning.Input("conditioning")], outputs=[io.AnyType.Output("embedding")])
+
+    @classmethod
+    def execute(cls, conditioning):
+        (text, more), = conditioning
+        pooled = more.get("pooled_output")
+        parts = [text] if pooled is None else [text, pooled]
+        return io.NodeOutput(torch.cat([part.float().flatten().cpu() for part in parts]))
+
+
+NODES = [TestConditioning, TestHeld, TestTextEmbedding]
