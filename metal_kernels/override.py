@@ -25,6 +25,7 @@ from .switches import AUTO, QUIET, Counters, Switch, here
 class Override:
     """One op as registered. `candidates` and what follows from it may be replaced while calls run.
 
+    stock       what answers where no candidate does: a function of (keyset, *args, **kwargs).
     awake       the candidates that take calls in the process's and the workflow's modes, taken apart for `entry`. A
                 call reads it once.
     stamp       another object whenever `awake` may be another: what a Layer has worked out is then worked out again.
@@ -33,6 +34,7 @@ class Override:
 
     overload: torch._ops.OpOverload
     stock: Callable
+    keyset: torch._C.DispatchKeySet
     dispatch_key: str
     counters: Counters = field(default_factory=Counters)
     candidates: tuple[tuple[Patch, Switch], ...] = ()
@@ -74,7 +76,7 @@ def entry(override: Override) -> Callable:
 
     Not with the call's key set, which would cost another 0.5 us: a backend's kernel has no use for it.
     """
-    stock, keyset = override.stock, torch._C.DispatchKeySet(torch._C.DispatchKey.__members__[override.dispatch_key])
+    stock, keyset = override.stock, override.keyset
     note, tensors = override.counters.note, tensor_positions(override.overload._schema)
     modes_here, is_compiling = here.get, torch.compiler.is_compiling
     first_use, diagnose, no_torch_function = selfcheck.first_use, selfcheck.diagnose, torch._C.DisableTorchFunction

@@ -48,7 +48,7 @@ class Patcher:
         name = f"aten::{op}"
         override = Override(
             _overload(name),
-            _stock_kernel(name, self.dispatch_key),
+            *_stock_kernel(name, self.dispatch_key),
             self.dispatch_key,
             self.counters.setdefault(op, Counters()),
         )
@@ -65,7 +65,7 @@ class Patcher:
             raise AlreadyPatched(f"another pack already patches {name} on {self.dispatch_key}") from error
         override.replace(tuple(candidates))
         self.overrides[op] = override
-        self._registrations[op] = library, self._winner(name)
+        self._registrations[op] = library, _table_entry(name, self.dispatch_key)
 
     def unregister(self, op: str) -> None:
         """Give `op` back: the stock kernel answers again. Its counters are kept."""
@@ -83,20 +83,41 @@ class Patcher:
         Asks the dispatcher for the table entry in force and compares it with the one that it named right after our
         registration.
         """
-        return self._winner(f"aten::{op}") != self._registrations[op][1]
-
-    def _winner(self, name: str) -> str:
-        start = f"{self.dispatch_key}: "
-        table = torch._C._dispatch_dump_table(name).splitlines()
-        return next((line for line in table if line.startswith(start)), "")
+        return _table_entry(f"aten::{op}", self.dispatch_key) != self._registrations[op][1]
 
 
-def _stock_kernel(name: str, dispatch_key: str) -> Callable:
-    """The kernel in force for `name`, as a function of (keyset, *args, **kwargs)."""
+def _stock_kernel(name: str, dispatch_key: str) -> tuple[Callable, torch._C.DispatchKeySet]:
+    """The kernel in force for `name`, as a function of (keyset, *args, **kwargs), and the key set to call it with.
+
+    `call_boxed` holds Python's lock while the kernel runs: where that waits for the GPU, no other thread goes on
+    meanwhile, ComfyUI's server among them. What waits most is copy_; it is one kernel for all backends, so the
+    dispatcher, which gives the lock up, can be asked for another backend's.
+    """
+    keys = torch._C.DispatchKey.__members__
+    twin = next((key for key in _UNUSED_KEYS if _same_kernel(name, key, dispatch_key)), None)
+    if twin is not None:
+        return _overload(name)._handle.redispatch_boxed, torch._C.DispatchKeySet(keys[twin])
+    keyset = torch._C.DispatchKeySet(keys[dispatch_key])
     try:
-        return torch.library.get_kernel(name, dispatch_key).call_boxed
+        return torch.library.get_kernel(name, dispatch_key).call_boxed, keyset
     except RuntimeError:
-        return _missing(*_dispatcher_error(name, dispatch_key))
+        return _missing(*_dispatcher_error(name, dispatch_key)), keyset
+
+
+_UNUSED_KEYS = ("VE", "MAIA")  # backends that PyTorch has keys for and no kernels
+
+
+def _same_kernel(name: str, key: str, other: str) -> bool:
+    """Whether both keys have the kernel that is registered for every backend."""
+    entry = _table_entry(name, key)
+    return entry.endswith("[default backend kernel]") and entry == _table_entry(name, other)
+
+
+def _table_entry(name: str, key: str) -> str:
+    """What the dispatcher says of the kernel in force for a key; "" if there is none."""
+    start = f"{key}: "
+    table = torch._C._dispatch_dump_table(name).splitlines()
+    return next((line.removeprefix(start) for line in table if line.startswith(start)), "")
 
 
 def _missing(kind: type[Exception], text: str) -> Callable:

@@ -1,6 +1,7 @@
 """Who is asked at a call: worked out when a switch changes, right at every call, and counted."""
 
 import threading
+import time
 
 import torch
 import torch.nn.functional as F
@@ -62,6 +63,31 @@ def test_threads_that_fail_two_kernels_at_once_leave_none_awake(install, make_ke
         assert installation.patcher.overrides["constant_pad_nd"].awake == ()
         installation.uninstall()
         assert all(switch.listeners == [] for switch in installation.switches)
+
+
+def test_other_threads_go_on_while_stock_copies(install, make_kernel, core, mps):
+    """copy_ is what waits for the GPU. Its stock kernel, here the CPU's, is called without Python's lock."""
+    x, y = torch.zeros(3000, 3000), torch.zeros(3000, 3000, dtype=torch.float64).t()
+    installation = install(make_kernel("copy_", guard=lambda a, b, n=False: a.dtype == torch.int8), key="CPU")
+    assert "copy_" in installation.patcher.overrides
+    started, moments = threading.Event(), []
+
+    def work():
+        started.set()
+        for _ in range(3):
+            y.copy_(x)
+        moments.append(time.perf_counter())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    started.wait()
+    begin, lived = time.perf_counter(), 0
+    while not moments:
+        time.sleep(0.001)
+        lived += 1
+    thread.join()
+    took = moments[0] - begin
+    assert lived > 30 * took, f"{lived} moments in {took:.2f} s of copying"
 
 
 def test_an_idle_op_is_counted_all_the_same(install, make_kernel, core, mps):
