@@ -59,7 +59,7 @@ app.registerExtension({
   onNodeOutputsUpdated(outputs) {
     for (const [id, output] of Object.entries(outputs)) {
       const node = findNode(app.rootGraph ?? app.graph, id);
-      if (showsReport(node?.constructor?.nodeData ?? {})) show(node, textOf(output));
+      if (showsReport(node?.constructor?.nodeData)) show(node, textOf(output));
     }
   },
 

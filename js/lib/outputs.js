@@ -1,8 +1,9 @@
 // What the browser receives from the server, read: pure functions, without ComfyUI.
 
-// Whether a node of this definition (an entry of /object_info) is one of this pack's that show their result.
+// Whether a node of this definition (an entry of /object_info) is one of this pack's, which may show a report. A loader does
+// so as well, and is no output node.
 export function showsReport(definition) {
-  return Boolean(definition.output_node) && String(definition.category).startsWith("Metal Kernels");
+  return /^Metal Kernels(\/|$)/.test(definition?.category ?? "");
 }
 
 // The text of a node's result (the `output` of an "executed" message), or null where there is none.
