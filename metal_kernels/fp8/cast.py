@@ -45,7 +45,7 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
     if self.dtype == src.dtype:
         _move(self, src, non_blocking)
         return self
-    if not src.numel():
+    if not src.numel() or not _expands(src.shape, self.shape):
         _move(self, torch.empty(src.shape, dtype=self.dtype, device=self.device))  # a shape that does not fit raises
         return self
     if self.device.type == "cpu":
@@ -167,6 +167,14 @@ def _cast_rows(
         [cols, line, lines, code, scaling, saturates(), 0],
         threads=threads, group_size=(256, 1),
     )  # fmt: skip
+
+
+def _expands(sizes: torch.Size, target: torch.Size) -> bool:
+    """Whether a tensor of `sizes` is broadcast to `target`."""
+    if sizes == target:
+        return True
+    ends = zip(reversed(sizes), reversed(target), strict=False)
+    return len(sizes) <= len(target) and all(size in (1, wanted) for size, wanted in ends)
 
 
 def _aligned(self: torch.Tensor, src: torch.Tensor) -> bool:

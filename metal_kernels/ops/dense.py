@@ -66,11 +66,18 @@ def _check_half(x: torch.Tensor) -> None:
         raise RuntimeError(f"conversion to float32 is supported for float16 and bfloat16 only, not {x.dtype}")
 
 
+def _check_shapes(grad_output: torch.Tensor, output: torch.Tensor) -> None:
+    if grad_output.shape != output.shape:
+        raise RuntimeError(f"grad_output {list(grad_output.shape)} and output {list(output.shape)} differ in shape")
+
+
 def _gradient(name: str):
     """(run, fake) of the backward of softmax or log_softmax."""
     ours, stock = getattr(_softmax, f"{name}_backward"), getattr(torch, f"_{name}_backward_data")
 
     def run(grad_output: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype) -> torch.Tensor:
+        if name == "log_softmax":
+            _check_shapes(grad_output, output)  # torch's own kernel does not look
         is_ours = _softmax.supports_backward(grad_output, output, dim, input_dtype)
         if is_ours and healthy("softmax", grad_output.dtype):
             return ours(grad_output, output, dim, input_dtype)
@@ -79,8 +86,7 @@ def _gradient(name: str):
         return stock(grad_output, output, dim, input_dtype)
 
     def fake(grad_output: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype) -> torch.Tensor:
-        if grad_output.shape != output.shape:
-            raise RuntimeError(f"grad_output {list(grad_output.shape)} and output {list(output.shape)} differ in shape")
+        _check_shapes(grad_output, output)
         return torch.empty(output.shape, dtype=input_dtype, device=output.device)
 
     return run, fake

@@ -20,37 +20,8 @@ def rounded_by_division(x, scale, dtype):
     return (x * (1.0 / scale).to(x.dtype)).clamp(-most, most).to(dtype)
 
 
-@pytest.mark.parametrize("wide", WIDE, ids=str)
-@pytest.mark.parametrize("dtype", (E4M3, E5M2), ids=str)
-def test_per_tensor(fp8, no_faults, wide, dtype):
-    for sizes in ((40, 96), (7, 5), (1,), (), (3, 1, 9), (70000,)):
-        x = (randn(*sizes) * 3).to(wide)
-        values, scale = fp8.family.quantize(x.to("mps"), dtype)
-        assert (scale.shape, scale.dtype, values.shape) == ((), torch.float32, x.shape)
-        assert torch.equal(scale.cpu(), x.float().abs().amax() / torch.finfo(dtype).max)
-        fp8.assert_same(values, rounded_by_division(x, scale.cpu(), dtype))
-        back = fp8.family.dequantize(values, scale, wide)
-        assert torch.equal(back.cpu(), values_of(values, wide) * scale.cpu().to(wide))
-        given = torch.tensor(0.0123)
-        fp8.assert_same(fp8.family.quantize(x.to("mps"), dtype, scale=given)[0], rounded_by_division(x, given, dtype))
-
-
 def values_of(values, wide):
     return values.view(torch.uint8).cpu().view(values.dtype).to(wide)
-
-
-@pytest.mark.parametrize("wide", WIDE, ids=str)
-def test_per_row(fp8, no_faults, wide):
-    for sizes in ((40, 96), (7, 5), (9, 1), (5, 3, 16)):
-        x = randn(*sizes).to(wide)
-        x[2] = 0
-        values, scale = fp8.family.quantize(x.to("mps"), E4M3, per="row")
-        rows = x.reshape(sizes[0], -1)
-        amax = rows.float().abs().amax(1, keepdim=True)
-        assert torch.equal(scale.cpu(), torch.where(amax == 0, 1.0, amax / 448))
-        fp8.assert_same(values.view(sizes[0], -1), rounded_by_division(rows, scale.cpu(), E4M3))
-        back = fp8.family.dequantize(values, scale, wide).cpu().view(sizes[0], -1)
-        assert torch.equal(back, values_of(values, wide).view(sizes[0], -1) * scale.cpu().to(wide))
 
 
 def test_layouts_and_special_values(fp8, no_faults):
@@ -66,56 +37,6 @@ def test_layouts_and_special_values(fp8, no_faults):
         assert torch.equal(values_of(values, torch.float32).isnan(), (x / scale.cpu()).isnan())
     empty, scale = fp8.family.quantize(torch.zeros(0, 5, device="mps"))
     assert empty.shape == (0, 5) and scale.item() == 1.0
-
-
-def tiled(scales):
-    """Scales [rows, blocks] as they lie in tiles of 128 x 4; the rest zero."""
-    rows, blocks = scales.shape
-    padded = torch.zeros(-(-rows // 128) * 128, -(-blocks // 4) * 4, dtype=scales.dtype)
-    padded[:rows, :blocks] = scales
-    parts = padded.view(padded.shape[0] // 128, 4, 32, padded.shape[1] // 4, 4)
-    return parts.permute(0, 3, 2, 1, 4).reshape(padded.shape)
-
-
-@pytest.mark.parametrize("wide", WIDE, ids=str)
-@pytest.mark.parametrize("sizes", ((1, 32), (5, 96), (130, 160), (33, 288)), ids=str)
-def test_blocks_of_32(fp8, no_faults, wide, sizes):
-    """Against exact powers of two: the least one with which the block fits."""
-    x = (randn(*sizes) * torch.logspace(-4, 3, sizes[0])[:, None]).to(wide)
-    x[0, :32] = 0
-    values, scales = fp8.family.quantize(x.to("mps"), per="block32")
-    blocks = x.double().view(sizes[0], -1, 32)
-    amax = blocks.abs().amax(-1)
-    mantissa, exponent = torch.frexp(amax / 448)
-    exponent = torch.where(mantissa == 0.5, exponent - 1, exponent)  # of the power of two at or above
-    stored = torch.where(amax == 0, 0, (exponent + 127).clamp(0, 254)).to(torch.uint8)
-    assert scales.dtype is torch.float8_e8m0fnu
-    assert torch.equal(scales.view(torch.uint8).cpu(), tiled(stored))
-    power = torch.where(amax == 0, 1.0, torch.exp2(exponent.double()))[..., None]
-    expected = (blocks / power).float().to(E4M3).view(sizes)
-    fp8.assert_same(values, expected)
-    back = fp8.family.dequantize(values, scales, wide).cpu()
-    assert torch.equal(back, (expected.double().view(sizes[0], -1, 32) * power).to(wide).view(sizes))
-
-
-E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
-
-
-@pytest.mark.parametrize("wide", WIDE, ids=str)
-@pytest.mark.parametrize("hi_first", (True, False))
-def test_nvfp4(fp8, no_faults, wide, hi_first):
-    for rows, blocks in ((1, 1), (130, 5), (16, 16)):
-        packed = torch.randint(
-            0, 256, (rows, blocks * 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
-        )
-        block_scales = (randn(rows, blocks).abs() * 9).to(E4M3)
-        tensor_scale = torch.tensor(0.0123)
-        high, low = (packed >> 4).long(), (packed & 15).long()
-        values = E2M1.to(wide)[torch.stack([high, low] if hi_first else [low, high], -1)].view(rows, blocks, 16)
-        expected = (values * (tensor_scale.to(wide) * block_scales.to(wide))[..., None]).view(rows, -1)
-        stored = tiled(block_scales.view(torch.uint8)).view(E4M3)
-        actual = fp8.family.dequantize_nvfp4(packed.to("mps"), tensor_scale.to("mps"), fp8.twin(stored), wide, hi_first)
-        fp8.assert_same(actual, expected)
 
 
 def stochastic_reference(x, random, dtype):

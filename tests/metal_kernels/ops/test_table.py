@@ -98,3 +98,11 @@ def test_nothing_waits(ops, group):
         counters.reset()
         call(ops, case, twins)
         assert counters.host_copies() == counters.synchronizations() == 0, case.id
+
+
+def test_what_ops_checks_itself(ops):
+    x, y = torch.zeros(3, 4, device="mps"), torch.zeros(3, 5, device="mps")
+    with pytest.raises(RuntimeError, match="differ in shape"):
+        ops.log_softmax_backward(x, y)
+    with pytest.raises(ValueError, match="a scale belongs to an FP8 weight"):
+        ops.linear(x, x, scale=torch.ones(1, device="mps"))
