@@ -31,5 +31,5 @@ def test_any_strides(softmaxing, case):
 
 def test_a_vocabulary_is_split_over_threadgroups(softmaxing, launches):
     softmaxing.check(softmaxing.random((1, 128256), torch.float16), -1)
-    forms = {record.kernel.split("softmax_")[-1].removeprefix("backward_").split("_")[0] for record in launches}
+    forms = {record.kernel.split("softmax_")[-1].removeprefix("backward_").split("_")[0] for record in launches[-8:]}
     assert forms == {"partial", "apply"}
