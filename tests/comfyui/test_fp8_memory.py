@@ -1,4 +1,5 @@
 """From load to the first sampler step the process needs the file's size and little more, measured from outside."""
+import importlib.util
 import json
 import re
 import subprocess
@@ -39,3 +40,17 @@ def test_the_peak_is_the_file_and_little_more(comfyui_path, tmp_path, size, leas
         assert resident < 0.85 * found["file"]  # modulation and embedders stay wide
     else:
         assert resident <= 1.05 * found["file"]
+
+
+def test_the_weights_in_readmes_table(comfyui_path):
+    """Counted in ComfyUI's own classes: an FP8 file has a byte for each, and a header."""
+    spec = importlib.util.spec_from_file_location("mac_memory", SCRIPT.parents[1] / "nodes" / "fp8" / "mac_memory.py")
+    mac_memory = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(mac_memory)
+    done = subprocess.run([sys.executable, str(SCRIPT.with_name("model_sizes.py")), str(comfyui_path)],
+                          capture_output=True, text=True, timeout=600)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    counted = json.loads(done.stdout.splitlines()[-1])
+    stated = {name: weights for name, weights, _ in mac_memory.MODELS}
+    assert stated.pop("Wan 2.2 A14B, both models") == 2 * counted["Wan 2.1 14B"]
+    assert stated == counted

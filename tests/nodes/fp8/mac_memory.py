@@ -1,7 +1,7 @@
 """README's table of FP8 models by a Mac's memory: python tests/nodes/fp8/mac_memory.py prints it.
 
-Computed, not measured. An FP8 file has a byte a weight, and so has the loaded model (at most 1.05 times the file: a test
-in tests/comfyui holds that); the weights are counted from the published configurations (tests/comfyui/model_sizes.py
+Computed, not measured. An FP8 file has a byte a weight, and so has the loaded model (at most 1.05 times the file: tests
+in tests/comfyui hold that); the weights are counted from the published configurations (tests/comfyui/model_sizes.py
 counts them in ComfyUI's own classes). The peak, from load to the first sampler step, is what another test there holds:
 less than the file and 1 GiB, without what the size of a picture or a video adds.
 """
