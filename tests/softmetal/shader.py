@@ -153,8 +153,10 @@ class Library:
     def __getattr__(self, name: str) -> "Kernel":
         if name.startswith("_variant") or name == "_source":  # an instance that was never set up (copy, pickle)
             raise AttributeError(name)
-        if name not in self._variant(settings.checked)[0].kernels:
-            raise RuntimeError(f"Failed to create function state object for: {name}")
+        kernel = self._variant(settings.checked)[0].kernels.get(name)
+        if kernel is None or kernel.function_constants:
+            missing = f" (no value for function constant {', '.join(kernel.function_constants)})" if kernel else ""
+            raise RuntimeError(f"Failed to create function state object for: {name}{missing}")
         return Kernel(self, name)
 
     def __dir__(self) -> list[str]:
@@ -249,6 +251,16 @@ class Kernel:
                     f"{max(grid)} threads in one dimension: positions are uint and would wrap. Use a second "
                     f"dimension or a loop."
                 ),
+            )
+        if self._meta.threadgroup_arguments:
+            raise KernelFault(
+                "argument",
+                self._name,
+                (
+                    f"threadgroup argument '{self._meta.threadgroup_arguments[0]}' has no length, and compile_shader "
+                    f"cannot give it one: declare a threadgroup array in the kernel's body."
+                ),
+                name=self._meta.threadgroup_arguments[0],
             )
         compiled, library = self._library._variant(settings.checked)
         entry = ctypes.cast(getattr(library, compiled.kernels[self._name].symbol), ctypes.c_void_p).value

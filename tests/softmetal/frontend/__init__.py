@@ -8,7 +8,8 @@ The compiler is the clang inside the PyPI package `ziglang`; what a source goes 
     preprocess (toolchain)   clang -E, with Metal's macros and header names only
     translate                kernels, attributes, threadgroup variables, literals, T(x); lines stay where they are
     rules                    what Metal refuses and C++ does not, as far as words show it
-    to LLVM IR (toolchain)   with real address spaces, so that clang refuses what mixes them (copies: copies.py)
+    to LLVM IR (toolchain)   with real address spaces, so that clang refuses what mixes them; where clang refuses what
+                             Metal takes, spelled anew (copies, initialisers, members) and compiled again
     conversions              implicit conversions of bfloat and reinterpreting casts, from the syntax tree
     reflection               arguments, threadgroup memory and calls, from the intermediate code
     erase, link              flat memory, every access a call into the runtime (checked) or plain vectorised code
@@ -18,9 +19,11 @@ shared object are the runtime's (softmetal_abi.h, __asan_*) and libm's float fun
 
 Differences from Apple's compiler, errors here and never other results: integers do not convert to bfloat by
 themselves; the result of comparing vectors goes into all(), any() and select() only; vectors of bool do not go
-through buffers, and have no components by name (b[0], not b.x) and no && and ||; C casts between vector types must be
-written as calls, float4(x); member functions have no address space (`float get() const device`); there are no
-textures, samplers, function constants, threadgroup arguments, matrices (float4x4) or metal::array. Not checked, and
+through buffers, and have no && and ||; C casts between vector types must be
+written as calls, float4(x); a member function is called on the thread's own objects only, also where the source has it
+for other address spaces (`float get() const device`); an initialiser of zeros of a threadgroup variable, which Metal
+lets pass, sets nothing; there are no textures and samplers. A kernel with function constants or threadgroup arguments
+compiles, but compile_shader gives neither: Kernel says which (library.py). Not checked, and
 another result: a shift by the width of the type or more, whose count Metal takes modulo the width.
 """
 

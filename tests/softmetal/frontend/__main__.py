@@ -1,10 +1,13 @@
-"""python -m softmetal.frontend FILE.metal ... : compile, and print the kernels. Errors go to stderr; exit status 1."""
+"""python -m softmetal.frontend FILE.metal ... : compile, and print the kernels. Errors go to stderr; exit status 1.
+
+--survey FOLDER ... -I ROOT: how much of somebody's Metal source the front end reads (survey.py).
+"""
 
 import argparse
 import sys
 from pathlib import Path
 
-from . import CompileError, compile
+from . import CompileError, compile, survey
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -13,7 +16,12 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE.metal")
     parser.add_argument("--fast", action="store_true", help="without memory checks")
+    parser.add_argument("--survey", action="store_true", help="the files are folders: read each .metal file below them")
+    parser.add_argument("-I", dest="roots", action="append", type=Path, default=[], metavar="ROOT",
+                        help="where a surveyed file's includes are; may be repeated")  # fmt: skip
     options = parser.parse_args(arguments)
+    if options.survey:
+        return int(survey.report(options.files, options.roots) > 0)
     failed = False
     for path in options.files:
         try:

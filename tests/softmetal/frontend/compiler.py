@@ -8,20 +8,24 @@ from pathlib import Path
 from . import cache, nvptx, reflection, toolchain
 from .alignment import announce_alignments
 from .bounds import keep_private_bounds
+from .constants import define_external_constants
 from .conversions import check_conversions
 from .copies import ROUNDS, spell_copies
 from .diagnostics import CompileError, error_lines, from_clang, message
 from .erase import erase_address_spaces
+from .initialisers import spell_initialisers
 from .kernels import Entry
 from .library import Argument, Kernel, Library
+from .members import spell_members
 from .rules import check_source
 from .shifts import wrap_shifts
-from .targets import NVPTX, TARGETS, Target
+from .targets import CPU, NVPTX, TARGETS, Target
 from .translate import Translation
 
 MAX_THREADGROUP_BYTES = 32768
 MAX_THREADS = 1024
 _SPACES = {1: "device", 4: "constant"}
+_SPELLINGS = (spell_initialisers, spell_copies, spell_members)
 _FIELDS = 6  # numbers that MSL_DESCRIBE gives for each buffer, after its index
 
 
@@ -53,6 +57,19 @@ def compile(  # noqa: A001 - the name that users of the module look for
     return cache.load(key) or _build(source, checked, key, machine, ())
 
 
+def check(source: str) -> list[Kernel]:
+    """Everything that `compile` does up to machine code: raises what it raises, returns the kernels, keeps nothing."""
+    preprocessed = toolchain.preprocess(source)
+    if preprocessed.returncode:
+        raise CompileError(from_clang(preprocessed.stderr, source))
+    translation = Translation(preprocessed.stdout)
+    with tempfile.TemporaryDirectory(prefix="softmetal-") as scratch:
+        ir = _to_ir(translation.text, Path(scratch), source, CPU, ())
+        kernels = _kernels(translation.entries, reflection.read(ir))
+        check_conversions(toolchain.syntax_tree(Path(scratch), CPU, ()))
+    return kernels
+
+
 def _build(source: str, checked: bool, key: str, target: Target, defines: tuple[str, ...]) -> Library:
     preprocessed = toolchain.preprocess(source)
     if preprocessed.returncode:
@@ -63,7 +80,7 @@ def _build(source: str, checked: bool, key: str, target: Target, defines: tuple[
         ir = _to_ir(translation.text, folder, source, target, defines)
         conversions = beside.submit(lambda: check_conversions(toolchain.syntax_tree(folder, target, defines)))
         kernels = _kernels(translation.entries, reflection.read(ir))
-        ir = wrap_shifts(ir)
+        ir = wrap_shifts(define_external_constants(ir))
         if target is NVPTX:
             built = nvptx.to_ptx(ir, folder)
         else:
@@ -77,7 +94,9 @@ def _build(source: str, checked: bool, key: str, target: Target, defines: tuple[
 def _to_ir(text: str, folder: Path, source: str, target: Target, defines: tuple[str, ...]) -> str:
     made = first = toolchain.to_ir(text, folder, target, defines)
     for _ in range(ROUNDS):
-        text = spell_copies(text, made.stderr) if made.returncode else None
+        if not made.returncode:
+            break
+        text = next(filter(None, (spell(text, made.stderr) for spell in _SPELLINGS)), None)
         if text is None:
             break
         made = toolchain.to_ir(text, folder, target, defines)
@@ -135,6 +154,8 @@ def _kernels(entries: list[Entry], module: reflection.Module) -> list[Kernel]:
                 threads or None,
                 memory,
                 entry.definition.line,
+                sorted({*module.function_constants(target), *entry.definition.conditions}),
+                [p.name for p in entry.definition.parameters if p.is_threadgroup],
             )
         )
     return kernels

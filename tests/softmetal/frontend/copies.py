@@ -14,6 +14,7 @@ _RANGE = re.compile(r"\{(\d+):(\d+)-(\d+):(\d+)\}")
 _SPACED = r"'(?:const )?(?:device|threadgroup|constant|(?:const )?__attribute__\(\(address_space\(\d\)\)\)) "
 _IMPLICIT = re.compile(
     rf"no viable conversion from {_SPACED}|"
+    rf"assigning to '[^']*' from incompatible type {_SPACED}[^'*]*'|"
     "no matching (?:conversion for functional-style cast|constructor for initialization)"
 )
 _OPERANDS = re.compile(
@@ -23,14 +24,14 @@ _OPERANDS = re.compile(
 _BUILT_IN = re.compile(
     rf"{_SPACED}(?:bool|u?char|u?short|u?int|u?long|unsigned \w+|float|half|bfloat|_Float16|__bf16)'"
 )
-ROUNDS = 8  # an expression in an expression takes one more
+ROUNDS = 12  # an expression in an expression takes one more
 
 
 def spell_copies(text: str, diagnostics: str) -> str | None:
     """The text with the refused copies spelled out, or None if no error is about such a copy."""
     edits: list[tuple[int, int, str, str, tuple[int, int] | None]] = []
-    for error, notes in _errors(diagnostics):
-        ranges = [_offsets(text, r) for r in _RANGE.findall(error["ranges"] or "")]
+    for error, notes in errors(diagnostics):
+        ranges = offsets(text, error)
         this = any("'this' object is in address space" in note for note in notes)
         spaced = this or any("in address space" in note for note in notes)
         if error["text"].startswith("no viable overloaded '='") and len(ranges) == 2 and spaced:
@@ -46,7 +47,7 @@ def spell_copies(text: str, diagnostics: str) -> str | None:
     return _apply(text, edits) if edits else None
 
 
-def _errors(diagnostics: str):
+def errors(diagnostics: str) -> list[tuple[re.Match, list[str]]]:
     """(error, texts of its notes) for each error."""
     found: list[tuple[re.Match, list[str]]] = []
     for match in filter(None, map(_DIAGNOSTIC.match, diagnostics.split("\n"))):
@@ -57,12 +58,14 @@ def _errors(diagnostics: str):
     return found
 
 
-def _offsets(text: str, numbers: tuple[str, ...]) -> tuple[int, int]:
-    lines = text.split("\n")
-    first, column, last, end = map(int, numbers)
-    before = sum(len(line) + 1 for line in lines[: first - 1])
-    between = sum(len(line) + 1 for line in lines[first - 1 : last - 1])
-    return before + column - 1, before + between + end - 1
+def offsets(text: str, error: re.Match) -> list[tuple[int, int]]:
+    """The ranges of an error, as offsets in the text."""
+    lines, found = text.split("\n"), []
+    for first, column, last, end in (map(int, numbers) for numbers in _RANGE.findall(error["ranges"] or "")):
+        before = sum(len(line) + 1 for line in lines[: first - 1])
+        between = sum(len(line) + 1 for line in lines[first - 1 : last - 1])
+        found.append((before + column - 1, before + between + end - 1))
+    return found
 
 
 def _apply(text: str, edits) -> str:

@@ -25,6 +25,7 @@ POSITIONS = {
     "quadgroup_index_in_threadgroup": False,
     "thread_index_in_quadgroup": False,
 }
+PARAMETER_ATTRIBUTES = {"buffer", "threadgroup", *POSITIONS}
 MAX_BUFFERS = 31
 ADDRESS_SPACES = ("device", "constant", "thread", "threadgroup")
 # Attributes that C++ or clang define and that mean the same in Metal.
@@ -43,6 +44,11 @@ class Parameter:
     buffer: int | None = None
     position: str | None = None
 
+    @property
+    def is_threadgroup(self) -> bool:
+        """Memory of a length that the host gives with the launch, which compile_shader cannot."""
+        return self.space == "threadgroup"
+
 
 @dataclass
 class KernelDefinition:
@@ -52,6 +58,12 @@ class KernelDefinition:
     is_template: bool
     max_total_threads: list[Token] | None = None
     host_name: str | None = None
+
+    @property
+    def conditions(self) -> set[str]:
+        """Function constants that say whether a parameter is there."""
+        conditional = [p for p in self.parameters if "function_constant" in p.attributes]
+        return {plain(p.attributes["function_constant"]) for p in conditional}
 
 
 @dataclass
@@ -114,14 +126,27 @@ def _integer(tokens: list[Token], line: int, what: str) -> int:
         raise CompileError(message(line, f"{what} must be an integer literal, not '{plain(tokens)}'")) from None
 
 
+def adjust_array(parameter: list[Token]) -> None:
+    """`constant long sizes[4]` as a parameter is a pointer, which clang does not see beside an address space."""
+    words = [token.text for token in parameter]
+    first = words.index("[") if "[" in words else 0
+    if first and parameter[first - 1].kind == "word" and {"device", "constant", "threadgroup"} & set(words[:first]):
+        end = closing(parameter, first)
+        name = parameter[first - 1]
+        name.out = f"(*{name.out})" if end + 1 < len(words) and words[end + 1] == "[" else f"* {name.out}"
+        for token in parameter[first : end + 1]:
+            token.erase()
+
+
 def _parameter(tokens: list[Token]) -> Parameter | None:
     rest, attributes, lines = read_attributes(tokens)
     if not rest or plain(rest) == "void":
         return None
-    reject_unknown(attributes, lines, {"buffer", "threadgroup", *POSITIONS})
+    reject_unknown(attributes, lines, {*PARAMETER_ATTRIBUTES, "function_constant"})
     words = [token.text for token in rest]
     names = [token for token in rest if token.kind == "word"]
     space = next((word for word in words if word in ADDRESS_SPACES), None)
+    adjust_array(rest)
     return Parameter(
         names[-1].text, rest[0].line, plain(rest), attributes, space, "*" in words or "[" in words, "&" in words
     )
@@ -152,7 +177,7 @@ def read_parameters(tokens: list[Token]) -> list[Parameter]:
             used[index] = p
             p.buffer = index
         positions = [name for name in p.attributes if name in POSITIONS]
-        if len(p.attributes) > 1:
+        if len(p.attributes.keys() - {"function_constant"}) > 1:
             raise CompileError(
                 message(p.line, f"parameter '{p.name}' has more than one attribute of those that say what it is")
             )
@@ -161,14 +186,14 @@ def read_parameters(tokens: list[Token]) -> list[Parameter]:
     _check_positions([p for p in parameters if p.position])
     free = iter(index for index in range(len(parameters) + MAX_BUFFERS) if index not in used)
     for p in parameters:
-        if p.space == "threadgroup" or "threadgroup" in p.attributes:
-            raise CompileError(
-                message(
-                    p.line,
-                    f"threadgroup memory as a kernel argument ('{p.name}') is not supported by the "
-                    "software device: declare a threadgroup array in the kernel body",
-                )
-            )
+        if "threadgroup" in p.attributes and not p.is_threadgroup:
+            text = f"'threadgroup' attribute of '{p.name}', which is not threadgroup memory"
+            raise CompileError(message(p.line, text))
+        if p.is_threadgroup:
+            if not (p.is_pointer or p.is_reference):
+                text = f"invalid kernel parameter '{p.text}': threadgroup memory is a pointer or a reference"
+                raise CompileError(message(p.line, text))
+            continue
         if p.position:
             if p.is_pointer or p.is_reference:
                 raise CompileError(message(p.line, f"invalid type for '{p.position}' attribute: '{p.text}'"))
@@ -241,6 +266,8 @@ def entry_text(entry: Entry, instance: str) -> str:
                 f"attribute '{p.position}': must be uint or ushort{vectors}\");"
             )
             arguments.append(f"msl::position<{kind}>(MSL_POSITION({p.position}))")
+        elif p.is_threadgroup:
+            arguments.append(f"msl::bind<{kind}>(nullptr)")  # such a kernel is never launched
         else:
             arguments.append(f"msl::bind<{kind}>(MSL_BUFFER({p.buffer}))")
             parameters.append(f"MSL_PARAMETER({p.buffer}, {kind})")

@@ -21,7 +21,10 @@ class Argument:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel by its host name. `symbol` is an `msl_entry` of softmetal_abi.h."""
+    """A kernel by its host name. `symbol` is an `msl_entry` of softmetal_abi.h.
+
+    function_constants, threadgroup_arguments: names of what a host must give it, and compile_shader cannot.
+    """
 
     name: str
     symbol: str
@@ -29,6 +32,8 @@ class Kernel:
     max_total_threads: int | None
     threadgroup_bytes: int
     line: int
+    function_constants: list[str] = field(default_factory=list)
+    threadgroup_arguments: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ on the same lines. All other loops stay as they are and cost nothing.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .lexer import Token, closing
 
@@ -26,6 +26,7 @@ class Function:
     called_by: str
     start: int
     stop: int
+    constexpr: list[Token] = field(default_factory=list)  # the word, if it is there
 
 
 def announce_loops(tokens: list[Token], functions: list[Function]) -> None:
@@ -35,7 +36,9 @@ def announce_loops(tokens: list[Token], functions: list[Function]) -> None:
         return
     edits = _Edits(tokens)
     for function in functions:
-        _announce(tokens, function.start + 1, function.stop, meeting, edits)
+        if _announce(tokens, function.start + 1, function.stop, meeting, edits):
+            for token in function.constexpr:  # no constant expression has lanes that meet
+                token.erase()
     edits.apply()
 
 
@@ -58,8 +61,9 @@ def _meeting_words(tokens: list[Token], functions: list[Function]) -> set[str]:
     return words
 
 
-def _announce(tokens: list[Token], start: int, stop: int, meeting: set[str], edits: "_Edits") -> None:
-    """The loops between two tokens, outer ones before those inside."""
+def _announce(tokens: list[Token], start: int, stop: int, meeting: set[str], edits: "_Edits") -> bool:
+    """The loops between two tokens, outer ones before those inside. Whether there were any."""
+    found = False
     tails = set()  # the `while` that ends a do
     for index in range(start, stop):
         if tokens[index].text not in _LOOPS or index in tails:
@@ -78,6 +82,8 @@ def _announce(tokens: list[Token], start: int, stop: int, meeting: set[str], edi
             edits.before(body, f"{{ {name}.next();")
             edits.after(body_end, "}")
             edits.after(end, "}")
+            found = True
+    return found
 
 
 def _significant(tokens: list[Token], index: int) -> int:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
+from .constants import external_constants
 from .diagnostics import metal_types
 
 _DEFINE = re.compile(r"^define [^@\n]*@(\"[^\"]+\"|[\w.$]+)\(", re.M)
@@ -16,10 +17,14 @@ _TABLE = re.compile(
 _STRING = re.compile(r'^@([\w.$]+) = [^\n]*constant \[\d+ x i8\] c"((?:[^"\\]|\\[0-9A-F]{2})*)"', re.M)
 
 
+_GLOBAL = re.compile(r"@(_ZN8msl_user[\w.$]+)")
+
+
 @dataclass
 class Function:
     calls: set[str] = field(default_factory=set)
     threadgroup_bytes: int = 0
+    constants: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -41,6 +46,10 @@ class Module:
             seen.add(function)
             todo += self.functions[function].calls
         return seen
+
+    def function_constants(self, name: str) -> list[str]:
+        """Those that `name` reaches."""
+        return sorted(readable_symbol(c) for function in self.reached(name) for c in self.functions[function].constants)
 
     def undefined(self, name: str) -> str | None:
         """A function of the user's that is called in reach of `name` and has no body, or None."""
@@ -81,10 +90,13 @@ def read(ir: str) -> Module:
             module.types[int(number)] = [_type_name(strings[name]) for name in re.findall(r"@([\w.$]+)", value)]
         elif kind == "target":
             module.targets[int(number)] = re.search(r"@(\"[^\"]+\"|[\w.$]+)", value)[1]
+    constants = external_constants(ir)
     starts = [(m.start(), m[1]) for m in _DEFINE.finditer(ir)]
     for start, name in starts:
         body = ir[start : ir.find("\n}\n", start)]
-        module.functions[name] = Function(set(_CALL.findall(body, body.find("\n"))), _threadgroup_bytes(body))
+        calls = set(_CALL.findall(body, body.find("\n")))
+        used = constants.intersection(_GLOBAL.findall(body)) if constants else set()
+        module.functions[name] = Function(calls, _threadgroup_bytes(body), used)
     return module
 
 

@@ -2,7 +2,7 @@
 
 from .diagnostics import CompileError, message
 from .kernels import ADDRESS_SPACES
-from .lexer import SOURCE_NAME, Token, closing_angle, plain
+from .lexer import SOURCE_NAME, Token, closing, closing_angle, plain
 
 # MSL 3.1, section 1.4: C++17 features that Metal leaves out.
 FORBIDDEN = {
@@ -28,6 +28,13 @@ FORBIDDEN = {
 }
 # What NAN, INFINITY and the like are made of here (include/preprocess.h).
 MACRO_BUILTINS = {"__builtin_nanf", "__builtin_huge_valf"}
+# Metal's compiler is a clang: of its own functions those that need no other machine are there.
+SHARED_BUILTINS = {
+    *(f"__builtin_{name}{width}" for name in ("clz", "ctz", "ffs", "popcount", "parity") for width in ("", "l", "ll")),
+    "__builtin_expect",
+    "__builtin_assume",
+    "__builtin_unreachable",
+}
 _DECLARATION_WORDS = {
     "using",
     "typedef",
@@ -54,6 +61,7 @@ def check_source(source: str) -> None:
 def check_tokens(tokens: list[Token]) -> None:
     """Words that may stand nowhere in the user's source."""
     included = any(t.kind == "directive" and "/metal_" in t.text for t in tokens)
+    types_only = _type_ranges(tokens)
     for index, token in enumerate(tokens):
         if token.file != SOURCE_NAME:
             continue
@@ -65,7 +73,7 @@ def check_tokens(tokens: list[Token]) -> None:
                 continue
             if text in FORBIDDEN and before not in (".", "->"):
                 raise CompileError(message(token.line, FORBIDDEN[text]))
-            if text.startswith("__builtin_") and text not in MACRO_BUILTINS:
+            if text.startswith("__builtin_") and text not in MACRO_BUILTINS | SHARED_BUILTINS:
                 raise CompileError(message(token.line, f"use of undeclared identifier '{text}': it is not Metal's"))
             if text == "std" and following == "::" and before != "::":
                 raise CompileError(
@@ -79,7 +87,9 @@ def check_tokens(tokens: list[Token]) -> None:
                 )
         elif token.text in ("[", "[[") and _opens_lambda(tokens, index):
             raise CompileError(message(token.line, "lambda expressions are not supported in Metal"))
-        elif token.text == "(" and following == "*" and _is_function_pointer(tokens, index):
+        elif (
+            token.text == "(" and following == "*" and index not in types_only and _is_function_pointer(tokens, index)
+        ):
             raise CompileError(message(token.line, "function pointers are not supported in Metal"))
         elif token.kind == "number" and token.text[-1] in "lL" and "." in token.text:
             raise CompileError(message(token.line, "'long double' is not supported in Metal"))
@@ -98,6 +108,22 @@ def _opens_lambda(tokens: list[Token], index: int) -> bool:
     return before.text in ("=", "(", ",", "return", "{", "&&", "||", "?", ":")
 
 
+def _type_ranges(tokens: list[Token]) -> set[int]:
+    """Where a pointer to a function is only a type, which Metal takes: parameters of templates, and aliases. A call
+    through one is then known to the compiler."""
+    found: set[int] = set()
+    for index, token in enumerate(tokens[:-1]):
+        end = -1
+        if token.text == "template" and tokens[index + 1].text == "<":
+            end = closing_angle(tokens, index + 1)
+        elif token.text in ("using", "typedef"):
+            end = index
+            while tokens[end].text != ";" and tokens[end].kind != "end":
+                end += 1
+        found.update(range(index, end))
+    return found
+
+
 def _is_function_pointer(tokens: list[Token], index: int) -> bool:
     """( * name ) ( or ( * ) ("""
     index += 2
@@ -114,6 +140,12 @@ def check_address_spaces(tokens: list[Token], what: str) -> None:
             break
         if text == "<":
             index = max(closing_angle(tokens, index), index) + 1
+            continue
+        if text == "[" or (text == "(" and words[index - 1] in ("alignas", "decltype", "sizeof")):
+            index = closing(tokens, index) + 1  # a product, not a pointer
+            continue
+        if what == "alias" and text == "(" and words[index + 1 : index + 3] == ["*", ")"]:
+            index += 3  # a pointer to a function
             continue
         if text in ("*", "&") and not set(words) & set(ADDRESS_SPACES):
             kind = "pointer" if text == "*" else "reference"
@@ -144,14 +176,20 @@ def check_global(tokens: list[Token], is_template: bool, braced: bool = False) -
         raise CompileError(
             message(line, f"program scope variable '{words[name]}' must reside in constant address space")
         )
-    if "=" not in words and not braced:
+    if "=" not in words and not braced and not _is_member(head, name):
         raise CompileError(
             message(line, f"program scope variable '{words[name]}' in the constant address space must be initialized")
         )
 
 
+def _is_member(words: list[str], name: int) -> bool:
+    """`constant const float S<6>::table[8];`: what C++ before 17 asked for, beside the initializer in the class."""
+    return words[name - 1] == "::"
+
+
 def check_body(tokens: list[Token], is_kernel: bool) -> None:
     """Statements of a function body: what is declared at their start."""
+    tokens = [t for t in tokens if t.kind != "directive"]
     for index, token in enumerate(tokens[:-1]):
         before = [t.text for t in tokens[max(index - 2, 0) : index]]
         if before[-1:] not in (["{"], ["}"], [";"], [")"]) and before not in (["for", "("], ["if", "("]):

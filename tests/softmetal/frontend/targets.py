@@ -21,7 +21,7 @@ _COMMON = (
     "-Xclang",
     "-fbfloat16-excess-precision=none",
     "-fno-color-diagnostics",
-    "-ferror-limit=50",
+    "-ferror-limit=400",
     "-ftemplate-backtrace-limit=4",
     "-fdiagnostics-print-source-range-info",
     "-fno-caret-diagnostics",

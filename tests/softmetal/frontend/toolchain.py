@@ -157,6 +157,18 @@ def _precompile(header: Path, target: Target, defines: tuple[str, ...]) -> None:
     os.replace(temporary, header)
 
 
+@functools.cache
+def library_names() -> frozenset[str]:
+    """The names in namespace metal."""
+    with tempfile.TemporaryDirectory(prefix="softmetal-") as scratch:
+        (Path(scratch) / SOURCE_FILE).write_text("\n")
+        made = _front_end("-w", "-fsyntax-only", "-Xclang", "-ast-list", SOURCE_FILE, folder=Path(scratch),
+                          target=CPU, defines=())  # fmt: skip
+    if made.returncode:
+        raise ToolchainError(f"clang does not list the library's names:\n{made.stderr}")
+    return frozenset(re.findall(r"^metal::(\w+)$", made.stdout, re.M))
+
+
 # The files of a compilation have fixed names in a folder of its own and are named relative to it: no path gets into the
 # result, so that the same source always gives the same bytes.
 SOURCE_FILE, IR_FILE, OBJECT_FILE, LIBRARY_FILE = "module.cpp", "module.ll", "module.o", "module.so"

@@ -4,10 +4,15 @@ Nothing here understands C++ types; the pass moves words about, keeps every line
 compiler wherever the compiler can judge.
 """
 
+from . import toolchain
+from .constants import declare_function_constant, derive_function_constant
 from .diagnostics import CompileError, message
 from .kernels import (
+    ADDRESS_SPACES,
+    PARAMETER_ATTRIBUTES,
     Entry,
     KernelDefinition,
+    adjust_array,
     entry_text,
     read_attributes,
     read_parameters,
@@ -22,7 +27,7 @@ from .rules import (
     check_global,
     check_tokens,
 )
-from .words import cast_words, rewrite_words
+from .words import cast_words, constant_texts, rewrite_words
 
 _CLASS_KEYS = {"struct", "class", "union", "enum"}
 _QUALIFIERS = {"inline", "static", "constexpr", "extern", "METAL_FUNC", "__attribute__", "friend", "explicit"}
@@ -47,16 +52,34 @@ class Translation:
     def __init__(self, preprocessed: str):
         self.tokens = tokenize(preprocessed)
         self.entries: list[Entry] = []
+        self.function_constants: set[str] = set()
         self._kernels: dict[str, list[KernelDefinition]] = {}
         self._after: dict[int, str] = {}
         self._functions: list[Function] = []
+        self._own: set[str] = set()  # functions outside namespaces and classes
+        self._using_metal: int | None = None
+        self._metal_ends: list[int] = []
+        self._members: list[dict] = []  # of each class that is open, by signature
         check_tokens(self.tokens)
         rewrite_words(self.tokens, *cast_words(self.tokens))
+        texts = constant_texts(self.tokens)
         self._scope(0, len(self.tokens) - 1, "", in_class=False)
         announce_loops(self.tokens, self._functions)
+        self._share_names()
         for index, text in sorted(self._after.items()):
             self.tokens[index].out += text
-        self.text = f'namespace msl_user {{\n# 1 "{SOURCE_NAME}"\n{render(self.tokens)}\n}}\n'
+        self.text = f'namespace msl_user {{ {texts}\n# 1 "{SOURCE_NAME}"\n{render(self.tokens)}\n}}\n'
+
+    def _share_names(self) -> None:
+        """A function of the source's own beside one of metal:: of the same name: both are candidates for a call.
+
+        `using namespace metal;` alone would not do that here, where the source stands in a namespace of its own.
+        """
+        if self._using_metal is not None and self._own:
+            shared = sorted(self._own & toolchain.library_names())
+            text = "".join(f" using metal::{name};" for name in shared)
+            for index in (self._using_metal, *self._metal_ends):  # the latter bring what the source adds to metal::
+                self._after[index] = text + self._after.get(index, "")
 
     # ---- declarations ------------------------------------------------------------------------------------------------
 
@@ -98,12 +121,15 @@ class Translation:
                 body[0].out = "} namespace"
                 self.tokens[stop].out = "{ using namespace msl_user;"
                 self.tokens[close].out = "} namespace msl_user {"
+                self._metal_ends.append(close)
             self._scope(stop + 1, close, f"{namespace}{inner}::" if inner else namespace, in_class=False)
             return close + 1
         if words & _CLASS_KEYS and parameter_list(body) < 0:
             read_attributes(body)
             if "enum" not in words:
+                self._members.append({})
                 self._scope(stop + 1, close, namespace, in_class=True)
+                self._choose_members(self._members.pop())
             after = close
             while after < end and self.tokens[after].text != ";":
                 after += 1
@@ -122,17 +148,27 @@ class Translation:
             self._instantiation(header, namespace, stop)
             return
         rest, attributes, lines = read_attributes(body)
-        reject_unknown(attributes, lines, {"kernel", "max_total_threads_per_threadgroup", "host_name"})
+        known = {"kernel", "max_total_threads_per_threadgroup", "host_name"}
+        reject_unknown(attributes, lines, known | ({"id"} if in_class else {"function_constant"}))
+        if "function_constant" in attributes:
+            self.function_constants.add(declare_function_constant(rest))
+            return
         if any(t.text == "kernel" for t in rest) or "kernel" in attributes:
             for token in rest:
                 if token.text == "kernel":
                     token.erase()
             return
         words = [t.text for t in rest]
+        if words == ["using", "namespace", "metal"] and not namespace and self._using_metal is None:
+            self._using_metal = stop
+        if words[:1] in (["static_assert"], ["friend"]):
+            return
         if words[:1] in (["using"], ["typedef"]):
             check_address_spaces(rest[words.index("=") + 1 if "=" in words else 0 :], "alias")
-        elif words[:1] not in (["static_assert"], ["friend"]) and parameter_list(rest) >= 0 and "=" not in words:
+        elif parameter_list(rest) >= 0 and "=" not in words:
             self._check_signature(rest)
+        elif not in_class and (name := derive_function_constant(rest, self.function_constants)):
+            self.function_constants.add(name)
         elif not in_class:
             check_global(rest, is_template, braced)
         else:
@@ -145,9 +181,10 @@ class Translation:
         result = [t.text for t in declaration[:opening]]
         check_address_spaces(declaration[: result.index("operator") if "operator" in result else opening], "result")
         for parameter in split(declaration[opening + 1 : closing(declaration, opening)]):
-            kept, wrong, lines = read_attributes(parameter)
-            reject_unknown(wrong, lines, set())
+            kept, idle, lines = read_attributes(parameter)
+            reject_unknown(idle, lines, PARAMETER_ATTRIBUTES)  # which say something on a kernel's parameters only
             check_address_spaces(kept, "parameter")
+            adjust_array(kept)
 
     # ---- functions ---------------------------------------------------------------------------------------------------
 
@@ -155,7 +192,10 @@ class Translation:
         opening = parameter_list(body)
         parameters_end = closing(body, opening)
         signature = body[:opening]
-        self._functions.append(Function(_called_by(signature), open_brace, close))
+        constexpr = [t for t in signature if t.text == "constexpr"]
+        self._functions.append(Function(_called_by(signature), open_brace, close, constexpr))
+        if not namespace and not in_class:
+            self._own.add(_called_by(signature))
         rest, attributes, lines = read_attributes(signature)
         after, more, more_lines = read_attributes(body[parameters_end + 1 :])
         for name in more:
@@ -163,6 +203,8 @@ class Translation:
         is_kernel = "kernel" in attributes or any(t.text == "kernel" for t in rest)
         known = {"kernel", "max_total_threads_per_threadgroup", "host_name"} if is_kernel else set()
         reject_unknown(attributes, lines, known)
+        if in_class:
+            self._note_space(header, body[parameters_end + 1 :], open_brace, close)
         parameters = body[opening + 1 : parameters_end]
         definition = None
         if is_kernel:
@@ -177,7 +219,33 @@ class Translation:
             self._threadgroup_variables(open_brace, close)
         if definition and not is_template:
             name = definition.host_name or namespace + definition.name
-            self._entry(name, f"&{definition.name}", definition, definition.line, close)
+            instance = f"&{definition.name}"
+            if definition.name in toolchain.library_names():  # one of several of that name
+                types = ", ".join(rewritten(parameter) for parameter in split(parameters))
+                instance = f"static_cast<void (*)({types})>({instance})"
+            self._entry(name, instance, definition, definition.line, close)
+
+    def _note_space(self, header: list[Token], after: list[Token], open_brace: int, close: int) -> None:
+        """Keep in mind for which objects a member function is: `T get() const device`, `S() threadgroup : a(0) {}`."""
+        end = next((i for i, t in enumerate(after) if t.text in (":", "->")), len(after))
+        space = next((t for t in after[:end] if t.text in ADDRESS_SPACES), None)
+        rest = [t.text for t in after[:end] if t is not space]
+        signature = [t.text for t in header[: header.index(after[0]) if after else len(header)]]
+        self._members[-1].setdefault((*signature, *rest), []).append((space, header, open_brace, close))
+
+    def _choose_members(self, members: dict[tuple[str, ...], list]) -> None:
+        """Of functions that differ only in the address space of their object, clang can have one: that of `thread`, or
+        the first. What needs another copies the object first (copies.py) or is refused."""
+        for same in members.values():
+            kept = next((m for m in same if m[0] is None or m[0].text == "thread"), same[0])
+            if kept[0] is not None:
+                kept[0].erase()
+            for member in same:
+                if member is not kept:
+                    _, header, start, close = member
+                    for token in [*header, *self.tokens[start : close + 1]]:
+                        token.erase()
+                    self._functions = [f for f in self._functions if f.start != start]
 
     def _kernel(self, signature, parameters, attributes, lines, is_template, namespace, in_class) -> KernelDefinition:
         for token in signature:
@@ -256,7 +324,10 @@ class Translation:
     def _threadgroup_variables(self, start: int, end: int) -> None:
         """`threadgroup T name[N];` in a kernel body becomes guarded static storage that each thread announces."""
         for index in range(start + 1, end):
-            if self.tokens[index - 1].text not in ("{", "}", ";"):
+            before = index - 1
+            while self.tokens[before].kind == "directive":  # a line marker
+                before -= 1
+            if self.tokens[before].text not in ("{", "}", ";"):
                 continue
             first = index
             while self.tokens[first].text == "alignas":
@@ -284,6 +355,9 @@ class Translation:
             raise CompileError(message(tokens[0].line, "a threadgroup variable needs a type and a name"))
         text = []
         for declarator in [first, *pieces[1:]]:
+            if [t.text for t in declarator[-4:]] == ["=", "{", "0", "}"]:
+                # Metal's compiler lets this pass. The memory keeps what it held: no kernel may rely on the zeros.
+                declarator = declarator[:-4]
             if any(t.text in ("=", "{") for t in declarator):
                 raise CompileError(
                     message(

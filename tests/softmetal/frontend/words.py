@@ -1,6 +1,6 @@
 """Single words that mean something else to C++: literals, conversions written as calls, static_cast."""
 
-from .lexer import SOURCE_NAME, Token, closing_angle
+from .lexer import SOURCE_NAME, Token, closing, closing_angle
 
 _SCALARS = ("bool", "char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "half", "bfloat", "float")
 _VECTORS = {f"{prefix}{scalar}{n}" for scalar in _SCALARS for n in (2, 3, 4) for prefix in ("", "packed_")}
@@ -58,13 +58,23 @@ def rewrite_words(tokens: list[Token], names: set[str], templates: set[str]) -> 
             end = closing_angle(tokens, index + 1)
             if end > 0 and not any(t.text in ("*", "&", "&&", "void") for t in tokens[index + 2 : end]):
                 token.out = "msl::make"
-        elif token.text in names and tokens[index + 1].text == "(" and tokens[index + 2].text not in ("*", "&"):
+        elif token.text in names and tokens[index + 1].text == "(" and not _declares(tokens, index):
             if index == 0 or tokens[index - 1].text not in _NEVER_A_CALL:
                 _convert(tokens, index, index)
         elif token.text in templates and tokens[index + 1].text == "<":
             end = closing_angle(tokens, index + 1)
             if end > 0 and tokens[end + 1].text == "(":
                 _convert(tokens, index, end)
+
+
+_BEFORE_A_VALUE = {*"= + - * / % ? : < > return".split(), *"+= -= *= /= <= >= == !=".split()}
+
+
+def _declares(tokens: list[Token], index: int) -> bool:
+    """Whether `float4 (*name)...` declares a pointer or reference: float4(*p) where a value is wanted converts."""
+    if tokens[index + 2].text not in ("*", "&"):
+        return False
+    return tokens[index + 3].text == ")" or not (index and tokens[index - 1].text in _BEFORE_A_VALUE)
 
 
 def _convert(tokens: list[Token], first: int, last: int) -> None:
@@ -93,3 +103,22 @@ def _literal(text: str) -> str:
 
 def _as_float(digits: str) -> str:
     return digits + "f" if "." in digits or "e" in digits.lower() else digits + ".0f"
+
+
+def constant_texts(tokens: list[Token]) -> str:
+    """Strings are constant memory in Metal: declarations of theirs, whose names then stand in the source."""
+    declarations, skipped, last = [], -1, None
+    for index, token in enumerate(tokens):
+        if token.text in ("static_assert", "[[", "extern") and token.kind != "string":
+            opening = index + (token.text == "static_assert")
+            skipped = closing(tokens, opening) if token.text != "extern" else index + 1
+        if token.kind != "string" or token.file != SOURCE_NAME or index <= skipped:
+            continue
+        if last == index - 1:  # "a" "b" is one
+            declarations[-1] += token.text
+            token.erase()
+        else:
+            token.out = f"msl_text_{len(declarations)}"
+            declarations.append(token.text)
+        last = index
+    return " ".join(f"constant char msl_text_{number}[] = {text};" for number, text in enumerate(declarations))

@@ -4,6 +4,10 @@
 #define __METAL_VERSION__ 310
 #define __METAL_MACOS__ 1
 #define __HAVE_BFLOAT__ 1
+// The last argument of the compiler's own __metal_exp and its kin.
+#define __METAL_MAYBE_FAST_MATH__ 0
+#define __METAL_FAST_MATH__ 1
+#define __METAL_PRECISE_MATH__ 0
 #define METAL_FUNC inline __attribute__((__always_inline__))
 #define METAL_CONST __attribute__((__const__))
 

@@ -6,6 +6,8 @@
 #include "msl/limits.h"
 #include "msl/convert.h"
 #include "msl/packed.h"
+#include "msl/array.h"
+#include "msl/uniform.h"
 #ifdef __NVPTX__
 #include "msl/target_nvptx.h"
 #else
@@ -13,10 +15,12 @@
 #endif
 #include "msl/copies.h"
 #include "msl/math.h"
+#include "msl/matrix.h"
 #include "msl/integer.h"
 #include "msl/relational.h"
 #include "msl/synchronization.h"
 #include "msl/simdgroup.h"
 #include "msl/simdgroup_matrix.h"
 #include "msl/atomic.h"
+#include "msl/builtins.h"
 #include "msl/entry.h"

@@ -37,6 +37,10 @@
 namespace msl {
 namespace scalar {
 MSL_INLINE float fract(float x) { const float r = x - target::floor(x); return r < 0x1.fffffep-1f ? r : 0x1.fffffep-1f; }
+MSL_INLINE float tanpi(float x) {
+  const float r = x - target::rint(x);  // the period is 1
+  return r == 0.0f ? r : __builtin_fabsf(r) == 0.5f ? __builtin_copysignf(__builtin_huge_valf(), r) : target::sinpi(r) / target::cospi(r);
+}
 MSL_INLINE float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x == 0.0f ? x : 0.0f; }
 MSL_INLINE float abs(float x) { return __builtin_fabsf(x); }
 MSL_INLINE float copysign(float x, float y) { return __builtin_copysignf(x, y); }
@@ -57,7 +61,7 @@ MSL_INLINE float smoothstep(float a, float b, float x) { const float t = clamp((
   MSL_FLOAT1(sqrt, M::sqrt(x)) MSL_FLOAT1(rsqrt, M::rsqrt(x)) MSL_FLOAT1(floor, msl::target::floor(x)) \
   MSL_FLOAT1(ceil, msl::target::ceil(x)) MSL_FLOAT1(trunc, msl::target::trunc(x)) MSL_FLOAT1(rint, msl::target::rint(x)) \
   MSL_FLOAT1(round, msl::target::round(x)) MSL_FLOAT1(fabs, msl::scalar::abs(x)) MSL_FLOAT1(abs, msl::scalar::abs(x)) \
-  MSL_FLOAT1(fract, msl::scalar::fract(x)) MSL_FLOAT1(sinpi, msl::target::sinpi(x)) MSL_FLOAT1(cospi, msl::target::cospi(x)) \
+  MSL_FLOAT1(tanpi, msl::scalar::tanpi(x)) MSL_FLOAT1(fract, msl::scalar::fract(x)) MSL_FLOAT1(sinpi, msl::target::sinpi(x)) MSL_FLOAT1(cospi, msl::target::cospi(x)) \
   MSL_FLOAT1(sign, msl::scalar::sign(x)) MSL_FLOAT1(saturate, msl::scalar::clamp(x, 0.0f, 1.0f)) \
   MSL_FLOAT2(pow, M::pow(x, y)) MSL_FLOAT2(powr, M::pow(x, y)) MSL_FLOAT2(atan2, msl::target::atan2(x, y)) \
   MSL_FLOAT2(fmod, msl::target::fmod(x, y)) MSL_FLOAT2(copysign, msl::scalar::copysign(x, y)) MSL_FLOAT2(divide, x / y) \

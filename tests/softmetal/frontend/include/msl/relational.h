@@ -3,6 +3,14 @@
 #pragma once
 namespace msl {
 template <class T> MSL_INLINE constexpr bool is_true(T x) { return x != (T)0; }
+
+// v[I] = value, for vectors of bool: one is made of all elements anew (members.py).
+template <int I, class T, int N, size_t... K> MSL_INLINE void set_component(thread metal::vec<T, N>& v, T value, metal::index_sequence<K...>) {
+  v = metal::vec<T, N>{(K == I ? value : (T)v[K])...};
+}
+template <int I, class T, int N> MSL_INLINE void set_component(thread metal::vec<T, N>& v, same<T> value) {
+  set_component<I>(v, value, metal::make_index_sequence<N>());
+}
 }
 namespace metal {
 // Vectors are tested whole: clang writes a wrong store for an element of a vector of bool at an index known only at run time.

@@ -39,15 +39,16 @@ MSL_LANE_FUNCTION simd_shuffle_up(T value, ushort delta, MSL_LINE) { return msl:
 MSL_LANE_FUNCTION simd_shuffle_down(T value, ushort delta, MSL_LINE) { return msl::target::read_lane_or(MSL_SIMD_SHUFFLE_DOWN, value, (int)msl::target::lane() + delta, 0, 32, value, line); }
 MSL_LANE_FUNCTION simd_shuffle_rotate_up(T value, ushort delta, MSL_LINE) { return msl::target::read_lane(MSL_SIMD_SHUFFLE_UP, value, (msl::target::lane() - delta) & 31, line); }
 MSL_LANE_FUNCTION simd_shuffle_rotate_down(T value, ushort delta, MSL_LINE) { return msl::target::read_lane(MSL_SIMD_SHUFFLE_DOWN, value, (msl::target::lane() + delta) & 31, line); }
-MSL_LANE_FUNCTION simd_shuffle_and_fill_up(T value, T filling, ushort delta, MSL_LINE) {
-  const int source = (int)msl::target::lane() - delta;  // below 0: the filling's last lanes
-  const T filled = msl::target::read_lane(MSL_SIMD_SHUFFLE_UP, filling, (uint)source & 31, line);
-  return msl::target::read_lane_or(MSL_SIMD_SHUFFLE_UP, value, source, 0, 32, filled, line);
+// Lanes past an end of their `modulo` neighbours (2 to 32, a power of two) take the filling's, from its other end.
+MSL_LANE_FUNCTION simd_shuffle_and_fill_up(T value, T filling, ushort delta, ushort modulo = 32, MSL_LINE) {
+  const int lane = (int)msl::target::lane(), first = lane & ~(modulo - 1), source = lane - delta;
+  const T filled = msl::target::read_lane(MSL_SIMD_SHUFFLE_UP, filling, (uint)(first | (source & (modulo - 1))), line);
+  return msl::target::read_lane_or(MSL_SIMD_SHUFFLE_UP, value, source, first, first + modulo, filled, line);
 }
-MSL_LANE_FUNCTION simd_shuffle_and_fill_down(T value, T filling, ushort delta, MSL_LINE) {
-  const int source = (int)msl::target::lane() + delta;
-  const T filled = msl::target::read_lane(MSL_SIMD_SHUFFLE_DOWN, filling, (uint)source & 31, line);
-  return msl::target::read_lane_or(MSL_SIMD_SHUFFLE_DOWN, value, source, 0, 32, filled, line);
+MSL_LANE_FUNCTION simd_shuffle_and_fill_down(T value, T filling, ushort delta, ushort modulo = 32, MSL_LINE) {
+  const int lane = (int)msl::target::lane(), first = lane & ~(modulo - 1), source = lane + delta;
+  const T filled = msl::target::read_lane(MSL_SIMD_SHUFFLE_DOWN, filling, (uint)(first | (source & (modulo - 1))), line);
+  return msl::target::read_lane_or(MSL_SIMD_SHUFFLE_DOWN, value, source, first, first + modulo, filled, line);
 }
 MSL_LANE_FUNCTION simd_prefix_inclusive_sum(T value, MSL_LINE) { return msl::target::prefix<msl::sum>(value, (T)0, msl::target::lane(), true, line); }
 MSL_LANE_FUNCTION simd_prefix_exclusive_sum(T value, MSL_LINE) { return msl::target::prefix<msl::sum>(value, (T)0, msl::target::lane(), false, line); }

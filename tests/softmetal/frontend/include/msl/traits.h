@@ -112,7 +112,8 @@ template <class T, int N> struct make_signed<vec<T, N>> { typedef vec<typename m
 template <bool B, class T = void> using enable_if_t = typename enable_if<B, T>::type;
 template <bool B, class T, class F> using conditional_t = typename conditional<B, T, F>::type;
 #define MSL_X(n) template <class T> using n##_t = typename n<T>::type;
-MSL_X(remove_reference) MSL_X(remove_const) MSL_X(remove_volatile) MSL_X(remove_cv) MSL_X(remove_cvref) MSL_X(remove_pointer)
+template <class T> struct remove_addrspace : remove_address_space<T> {};
+MSL_X(remove_addrspace) MSL_X(remove_reference) MSL_X(remove_const) MSL_X(remove_volatile) MSL_X(remove_cv) MSL_X(remove_cvref) MSL_X(remove_pointer)
 MSL_X(remove_address_space) MSL_X(add_const) MSL_X(add_pointer) MSL_X(add_lvalue_reference) MSL_X(remove_extent) MSL_X(decay)
 MSL_X(underlying_type) MSL_X(make_unsigned) MSL_X(make_signed)
 #undef MSL_X
