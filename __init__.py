@@ -8,6 +8,7 @@ import logging
 
 from .nodes import execution, library
 from .nodes.fp8 import kitchen
+from .nodes.memory import out_of_memory
 
 try:
     from . import metal_kernels  # noqa: F401  (loaded by `library`; named here for whoever imports the pack)
@@ -36,6 +37,7 @@ async def comfy_entrypoint():
             library.install()
             execution.install()
             kitchen.install()
+            out_of_memory.install()
 
         async def get_node_list(self):
             return node_list()

@@ -27,9 +27,9 @@ def _kernel(installation: Installation, switch: Switch) -> dict[str, object]:
     elsewhere = [f"aten::{op}" for op in switch.kernel.ops if op in patcher.overrides and patcher.hidden(op)]
     if state == "patched" and elsewhere:
         reason = f"but another pack now answers for {', '.join(elsewhere)}"
-    held = [f"aten::{op}" for op in switch.kernel.ops if op in installation.held_elsewhere]
+    held = [op for op in switch.kernel.ops if op in installation.held_elsewhere]
     if state == "patched" and held:
-        reason = f"{reason}; another pack holds {', '.join(held)}"
+        reason = f"{reason}; another pack holds {', '.join(f'aten::{op}' for op in held)}"
     ops = {}
     for op in switch.kernel.ops:
         counters = patcher.counters.get(op)
@@ -40,7 +40,7 @@ def _kernel(installation: Installation, switch: Switch) -> dict[str, object]:
     return {
         "title": switch.kernel.title, "state": state, "reason": reason, "mode": switch.effective, "registered":
         switch.registered, "checked": sorted(str(dtype).removeprefix("torch.") for dtype in switch.checked),
-        "repairs": switch.kernel.repairs, "ops": ops, "entries": {
+        "repairs": switch.kernel.repairs, "ops": ops, "held": held, "entries": {
             name: entry.counters.as_dict() for name, entry in installation.entries.items() if entry.switch is switch
         },
     }  # fmt: skip

@@ -1,6 +1,7 @@
 """What the status node shows: the library's own status, and what went wrong while the pack was loaded."""
 from .. import execution, library
-from ..fp8 import kitchen
+from ..fp8 import kitchen, others
+from ..memory import out_of_memory
 from ..switch.state import conflicts
 
 SWITCH_OFF = "To switch everything off, start ComfyUI with METAL_KERNELS=off; for one kernel, METAL_KERNELS=pad=off."
@@ -8,8 +9,9 @@ SWITCH_OFF = "To switch everything off, start ComfyUI with METAL_KERNELS=off; fo
 
 def collect():
     """JSON-serialisable: `problem` (a sentence, or None), `hooks` (why prompts can't be followed, or None), `conflicts`
-    (nodes of this prompt whose switches disagree), `kitchen` (what is ours in comfy-kitchen) beside what
-    `metal_kernels.status()` says. Never raises.
+    (nodes of this prompt whose switches disagree), `kitchen` (what is ours in comfy-kitchen), `others` (where other
+    packs' functions stand), `out_of_memory` (why it can't be recognised, or None) beside what `metal_kernels.status()`
+    says. Never raises.
     """
     problem, found = library.problem, {}
     if library.metal_kernels is not None:
@@ -18,7 +20,12 @@ def collect():
         except Exception as error:
             problem = problem or f"the kernels' status can't be read: {type(error).__name__}: {error}"
     return {"problem": problem, "hooks": execution.problem(), "conflicts": conflicts(),
-            "kitchen": kitchen.report(), **found}
+            "kitchen": kitchen.report(), "others": others.held(), "out_of_memory": out_of_memory.problem(), **found}
+
+
+def held_ops(report):
+    """The aten ops that another pack answers for instead of a kernel."""
+    return {op for kernel in report.get("kernels", {}).values() for op in kernel.get("held", ())}
 
 
 def as_text(report):
@@ -29,6 +36,9 @@ def as_text(report):
     if report.get("hooks"):
         lines.append(f"  Note: Metal Kernels Switch can't switch anything here: {report['hooks']}.")
     lines += [f"  Note: {line}" for line in kitchen.notes(report.get("kitchen"))]
+    lines += [f"  Note: {line}" for line in others.notes(held_ops(report))]
+    if report.get("out_of_memory"):
+        lines.append(f"  Note: Running out of memory on MPS is not recognised here: {report['out_of_memory']}.")
     lines += [f"  Note: {conflict['text']}" for conflict in report.get("conflicts", ())]
     if any(kernel["state"] == "patched" for kernel in report.get("kernels", {}).values()):
         lines.append(SWITCH_OFF)

@@ -8,6 +8,7 @@ import logging
 import threading
 
 from ... import library
+from ..others import pack_of
 from . import backend, layouts, private
 
 log = logging.getLogger("metal_kernels")
@@ -65,11 +66,6 @@ def notes(found):
         packs.setdefault(pack_of(module), []).append(function)
     return lines + [f"{pack} holds comfy-kitchen's {', '.join(functions)}, which stay with it"
                     for pack, functions in packs.items()]
-
-
-def pack_of(module):
-    """The name that people know a module by: of a custom node pack its folder, which ComfyUI puts before its parts."""
-    return module.replace("\\", "/").split("/")[-1].split(".")[0]
 
 
 class Taken(RuntimeError):

@@ -11,6 +11,7 @@ async def comfy_entrypoint():
 
     memory_nodes.add_routes()
     vae_nodes.add_routes()
+    fp8_nodes.add_routes()
 
     class TestExtension(ComfyExtension):
         async def get_node_list(self):

@@ -64,4 +64,37 @@ class TestTextEmbedding(io.ComfyNode):
         return io.NodeOutput(torch.cat([part.float().flatten().cpu() for part in parts]))
 
 
-NODES = [TestConditioning, TestHeld, TestTextEmbedding]
+class TestNoise(io.ComfyNode):
+    """The latent with normal numbers in it, the same everywhere."""
+
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(node_id="TestNoise", category="test", inputs=[io.Latent.Input("samples")],
+                         outputs=[io.Latent.Output("latent")])
+
+    @classmethod
+    def execute(cls, samples):
+        shape = samples["samples"].shape
+        return io.NodeOutput({"samples": torch.randn(shape, generator=torch.Generator().manual_seed(3))})
+
+
+NODES = [TestConditioning, TestHeld, TestTextEmbedding, TestNoise]
+
+
+def add_routes():
+    """POST /test/memory {"limit": bytes} limits what Metal gives the process, 0 lifts it; {"recognise": false} takes
+    the pack's hook on is_oom out, true puts it in again. The answer: what the process has now."""
+    from aiohttp import web
+    from server import PromptServer
+
+    from .routes import device, submodule
+
+    @PromptServer.instance.routes.post("/test/memory")
+    async def memory(request):
+        body = await request.json()
+        if "limit" in body:
+            torch.mps.set_per_process_memory_fraction(body["limit"] / torch.mps.recommended_max_memory())
+        if "recognise" in body:
+            hook = submodule("nodes.memory.out_of_memory")
+            (hook.install if body["recognise"] else hook.uninstall)()
+        return web.json_response({"memory": device().memory(), "peaks": device().memory_peaks()})
