@@ -47,6 +47,9 @@ def test_compact_cases_on_other_torches(another_torch, group):
 @pytest.mark.full
 @pytest.mark.parametrize("group", QUICK)
 def test_quick_cases_on_other_torches(another_torch, group):
+    if another_torch == "2.9" and group.startswith("scaled_mm_v2 "):
+        assert not hasattr(torch.nn.functional, "scaled_mm"), "which came with 2.10"
+        return
     harness.judge_all(QUICK[group], STOCKS[another_torch])
 
 
