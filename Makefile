@@ -90,7 +90,7 @@ test-torch: need-tools  ## device and core on another torch: make test-torch TOR
 	@mkdir -p .cache && sed 's/^torch==.*/torch==$(TORCH)/' $(REQUIREMENTS) > .cache/requirements-torch-$(TORCH).txt
 	@$(MAKE) --no-print-directory VENV=$(TORCH_VENV) REQUIREMENTS=.cache/requirements-torch-$(TORCH).txt venv
 	@export PATH="$(abspath $(TORCH_VENV))/bin:$$PATH"; $(TORCH_VENV)/bin/python tests/prepare.py && \
-		$(TORCH_VENV)/bin/python -m pytest -q -n $(JOBS) --dist worksteal tests/softmetal tests/metal_kernels $(ARGS)
+		$(TORCH_VENV)/bin/python -m pytest -q -n $(JOBS) --dist worksteal tests/softmetal tests/metal_kernels tests/conformance $(ARGS)
 
 # A ComfyUI needs 2 GB of packages: in a venv of its own, with the comfy packages at the versions that this checkout asks for.
 COMFYUI_VENV := .venv-comfyui

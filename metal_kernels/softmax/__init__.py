@@ -37,8 +37,8 @@ def need(here: environment.Environment) -> Need:
     return Need(not forward.good, forward.text)
 
 
-def _spare_forward(x: torch.Tensor, *_, **__) -> bool:
-    return environment.stock("softmax").good is True
+def _spare_forward(x: torch.Tensor, dim: int, half_to_float: bool = False, **_) -> bool:
+    return environment.stock("softmax").good is True and not half_to_float  # which stock refuses
 
 
 KERNEL = Kernel(

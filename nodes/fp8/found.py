@@ -1,5 +1,9 @@
 """What ComfyUI made of a state dict: which layers hold quantised weights, and which lost their scale on the way."""
 
+# What files put before the names of a diffusion model's layers; ComfyUI takes it off.
+PREFIXES = ("model.diffusion_model.", "model.model.", "net.", "model.", "")
+LEAST = 3  # parts of a name that say which layer it is
+
 
 def formats(modules):
     """{format: number of layers} of every module with a weight: comfy_quant's names, " per row" added; dtypes else."""
@@ -32,15 +36,18 @@ def quantized(modules):
 def lost(modules, expected):
     """Those of the layers `expected` (names as in the file) that are not quantised in the model.
 
-    ComfyUI puts parts of a name before or takes them off. So two names are the same when one's end of three parts or
-    more, or all of it, is an end of the other.
+    ComfyUI takes a prefix off a name, and puts its own before it. So a layer is found when its name, with or without
+    such a prefix, or an end of it of three parts or more, is an end of a quantised module's name.
     """
-    ends = set()
-    for name in quantized(modules):
-        ends.update(_ends(name))
-    return [name for name in expected if not any(end in ends for end in _ends(name, 3))]
+    ends = {end for name in quantized(modules) for end in _ends(name, 1)}
+    return [name for name in expected if not ends & (_ends(name, LEAST) | without_prefix(name))]
 
 
-def _ends(name, least=1):
+def without_prefix(name):
+    """The names that a layer of a file may have in the model."""
+    return {name.removeprefix(prefix) for prefix in PREFIXES}
+
+
+def _ends(name, least):
     parts = name.split(".")
     return {".".join(parts[at:]) for at in range(len(parts)) if at == 0 or len(parts) - at >= least}

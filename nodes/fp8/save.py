@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from . import plan
+from . import found, plan
 from .header import ModelFileError
 from .hooks import Hooks
 from .layers import CONFIG, FORMATS, SCALES
@@ -17,7 +17,6 @@ from .state import config_tensor
 from .writer import Writer
 
 METADATA = {"format": "pt"}
-PREFIXES = ("model.diffusion_model.", "model.model.", "net.", "model.", "")
 
 
 @dataclass(frozen=True)
@@ -124,8 +123,7 @@ def _linears(module):
 
 
 def _is_linear(name, linears):
-    layer = name.removesuffix(".weight")
-    return any(layer.startswith(prefix) and layer.removeprefix(prefix) in linears for prefix in PREFIXES)
+    return bool(found.without_prefix(name.removesuffix(".weight")) & linears)
 
 
 def _per_row(state, layer, tensor):

@@ -44,6 +44,8 @@ def left_to_stock(case: library.Case) -> bool:
     if case.op in ("fp8_encode", "fp8_decode"):
         formats = {case.dtype, case.option("from"), case.option("to")} & set(FORMATS)
         return formats == {torch.float8_e4m3fn}
+    if case.option("half_to_float"):
+        return False
     return case.op in ("pad", "softmax", "log_softmax", "grouped_mm", "topk")
 
 

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 WIDE = (torch.float32, torch.float16, torch.bfloat16)
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -51,25 +49,6 @@ def test_layouts(fp8, no_faults, layout):
         fp8.assert_same(on_device.copy_(mw), target.copy_(w))
         into, on_device = torch.zeros(*x.shape, 2)[..., 1], torch.zeros(*x.shape, 2, device="mps")[..., 1]
         fp8.assert_same(on_device.copy_(m), into.copy_(x))
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    sizes=st.lists(st.integers(0, 5), min_size=1, max_size=4),
-    data=st.data(),
-    wide=st.sampled_from(WIDE),
-    dtype=st.sampled_from((E4M3, E5M2)),
-)
-def test_any_view(fp8, sizes, data, wide, dtype):
-    base = torch.randn([n + 3 for n in sizes], generator=torch.Generator().manual_seed(1)) * 30
-    order = data.draw(st.permutations(range(len(sizes))))
-    starts = [data.draw(st.integers(0, 2)) for _ in sizes]
-    steps = [data.draw(st.integers(1, 2)) for _ in sizes]
-    where = tuple(slice(a, a + n, s) for a, n, s in zip(starts, sizes, steps, strict=True))
-    x, w = base.to(dtype)[where].permute(order), base.to(wide)[where].permute(order)
-    fp8.assert_same(fp8.twin(x).to(wide), x.to(wide))
-    fp8.assert_same(fp8.twin(w).to(dtype), w.to(dtype))
-    fp8.assert_same(fp8.twin(x).contiguous(), x.contiguous())
 
 
 @pytest.mark.parametrize("dtype", (E4M3, E5M2), ids=str)

@@ -48,3 +48,9 @@ def test_many_dimensions(softmaxing):
     softmaxing.check(x.permute(*reversed(range(12))), 0)
     softmaxing.check(x.permute(4, 2, 0, 8, 6, 10, 11, 1, 3, 5, 7, 9), 6)
     softmaxing.check(x.permute(4, 2, 0, 8, 6, 10, 11, 1, 3, 5, 7, 9), 2)
+
+
+def test_a_vocabulary_is_split_over_threadgroups(softmaxing, launches):
+    softmaxing.check(softmaxing.random((1, 128256), torch.float16), -1)
+    forms = {record.kernel.split("softmax_")[-1].removeprefix("backward_").split("_")[0] for record in launches[-8:]}
+    assert forms == {"partial", "apply"}
