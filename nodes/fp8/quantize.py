@@ -7,7 +7,7 @@ import logging
 
 import torch
 
-CHUNK = 16 * 2**20  # values at a time: 64 MiB of float32
+CHUNK = 4 * 2**20  # values at a time: 16 MiB of float32, of which a few copies are on the device
 PER_TENSOR, PER_ROW = "per tensor", "per row"
 log = logging.getLogger("metal_kernels")
 

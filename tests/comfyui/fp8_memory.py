@@ -24,13 +24,16 @@ def private():
 
 
 class Peak:
-    """Samples both numbers in a thread. The device's memory is in `private`: `total` counts it once."""
+    """Samples both numbers in a thread. The device's memory is in `private`: `total` counts it once.
+
+    allocated  live tensors. (The driver's number comes in heaps of 1 GiB, of which nothing is used until it is.)
+    """
 
     def __init__(self):
         import torch
 
         self.allocated, self.total, self._on = 0, 0, True
-        self._allocator = torch.mps.driver_allocated_memory
+        self._allocator = torch.mps.current_allocated_memory
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self):
