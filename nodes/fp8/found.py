@@ -14,8 +14,8 @@ def formats(modules):
             if weight is None or not hasattr(weight, "dtype") or "weight" not in module._parameters:
                 continue
             name = str(weight.dtype).removeprefix("torch.")
-            if hasattr(weight, "_qdata"):
-                scale = getattr(weight._params, "scale", None)
+            if hasattr(weight, "storage_dtype"):
+                scale = getattr(weight.params, "scale", None)
                 rows = name_of(module, weight).startswith("float8") and scale is not None and scale.numel() > 1
                 name = name_of(module, weight) + (" per row" if rows else "")
             counts[name] = counts.get(name, 0) + 1
@@ -24,13 +24,13 @@ def formats(modules):
 
 def name_of(module, weight):
     """The format of a quantised weight in comfy_quant's words."""
-    return getattr(module, "quant_format", None) or str(weight._qdata.dtype).removeprefix("torch.")
+    return getattr(module, "quant_format", None) or str(weight.storage_dtype).removeprefix("torch.")
 
 
 def quantized(modules):
     """The names of the modules whose weight is quantised."""
     return [name for root in modules for name, module in root.named_modules()
-            if hasattr(getattr(module, "weight", None), "_qdata")]  # fmt: skip
+            if hasattr(getattr(module, "weight", None), "storage_dtype")]  # fmt: skip
 
 
 def lost(modules, expected):

@@ -2,6 +2,7 @@
 import torch
 
 from ..memory.units import size
+from .kitchen import private
 
 
 def resident(modules):
@@ -16,10 +17,10 @@ def resident(modules):
 
 def parts(tensor):
     """The plain tensors that a tensor consists of: itself, or a quantised tensor's values and scales."""
-    values = getattr(tensor, "_qdata", None)
-    if values is None:
+    if not hasattr(tensor, "storage_dtype"):
         return [tensor]
-    scales = (value for value in vars(tensor._params).values() if isinstance(value, torch.Tensor))
+    values = private.data(tensor)
+    scales = (value for value in vars(tensor.params).values() if isinstance(value, torch.Tensor))
     return [values, *scales]
 
 

@@ -43,7 +43,10 @@ def _with_subclasses(layout):
 def _handler(fp8, entry, quantized, theirs, awake):
     def linear(tensor, args, kwargs):
         x, weight, bias = (*args, None)[:3]
-        if kwargs or not awake or not _fits(x, weight, bias, quantized):
+        if kwargs or not awake or not isinstance(weight, quantized):
+            return theirs(tensor, args, kwargs)
+        check_scale(weight)
+        if not _fits(x, weight, bias, quantized):
             return theirs(tensor, args, kwargs)
         values, scale = private.data(weight), weight.params.scale
         return entry.call(
@@ -54,14 +57,27 @@ def _handler(fp8, entry, quantized, theirs, awake):
     return linear
 
 
+def check_scale(weight):
+    """Raises ValueError for an FP8 weight on mps whose scale is missing, or fits it in no way: a damaged file, of which
+    comfy-kitchen would say something about types and dimensions."""
+    values, scale = private.data(weight), weight.params.scale
+    if values.device.type != "mps" or values.dtype not in FORMATS:
+        return
+    size = "x".join(map(str, values.shape))
+    if not isinstance(scale, torch.Tensor):
+        raise ValueError(f"an FP8 weight of {size} came without its scale: the file says that the layer is quantised, "
+                         "and has no weight_scale for it. Nothing was computed; get the file again.")
+    if any(own not in (1, whole) for own, whole in zip(reversed(scale.shape), reversed(values.shape), strict=False)):
+        raise ValueError(f"an FP8 weight of {size} came with a scale of shape {list(scale.shape)}: to be one value, or "
+                         f"[{values.shape[0]}, 1], one a row. Nothing was computed; get the file again.")
+
+
 def _fits(x, weight, bias, quantized):
     """Whether this is a plain x on mps, a weight [N, K] of FP8 with one scale or one a row, and a plain bias or none,
     all of one logical dtype. What else there is, theirs computes or refuses."""
-    if not isinstance(weight, quantized) or isinstance(x, quantized) or isinstance(bias, quantized):
+    if isinstance(x, quantized) or isinstance(bias, quantized) or getattr(weight.params, "transposed", False):
         return False
     values, scale = private.data(weight), weight.params.scale
-    if not isinstance(scale, torch.Tensor) or getattr(weight.params, "transposed", False):
-        return False
     return (
         x.device.type == values.device.type == "mps"
         and values.dtype in FORMATS

@@ -1,7 +1,14 @@
-"""Tiny random checkpoints in every FP8 format, and what goes with them: python checkpoints.py COMFYUI_DIR MODELS_DIR
+"""Small random checkpoints in every FP8 format, and what goes with them: python checkpoints.py COMFYUI_DIR MODELS_DIR
 
 Flux and Wan, 1 MB each, as ComfyUI's own model classes lay them out; their sizes are read from the file by ComfyUI's
-detection. The weights of one family are the same in all its files, up to rounding.
+detection. The weights of one family are the same in all its files, up to rounding. CLIP-L is of its real size (123 MB
+in FP8). Two more have a size that ComfyUI does not take from the file, and are left out:
+
+* Qwen-Image: comfy/ldm/qwen_image/model.py gives the transformer num_attention_heads = 24, attention_head_dim = 128 and
+  joint_attention_dim = 3584, and model_detection.py reads just `dit_config["in_channels"] =` and
+  `dit_config["num_layers"] =` from a file: 340 M parameters in one layer.
+* Z-Image: model_detection.py, `elif dit_config["dim"] == 3840:  # Z image`, then `dit_config["n_heads"] = 30`: 177 M
+  parameters a layer, and four refiner layers besides.
 """
 import json
 import os
@@ -12,6 +19,7 @@ FAMILIES = ("flux", "wan")
 # How a file holds its weights: every tensor in FP8; ComfyUI's first scaled format; the current one.
 KINDS = ("plain", "scaled", "quant")
 DTYPES = ("e4m3fn", "e5m2")
+CLIPS = (("plain", "e4m3fn"), ("quant", "e4m3fn"), ("quant", "e5m2"))
 LORA_RANK = 4
 LAST = ("final_layer.", "head.")
 
@@ -32,6 +40,9 @@ def main(models):
     vaes = {"flux": tiny_taesd(), "wan": tiny_wan_vae()}
     for family, vae in vaes.items():
         save(vae, "vae", f"{family}_vae.safetensors")
+    text = clip_l()
+    for kind, dtype in CLIPS:
+        save(as_kind(text, kind, getattr(torch, f"float8_{dtype}")), "text_encoders", clip_file(kind, dtype))
     for family, model in {"flux": flux, "wan": wan}.items():
         weights = drawn(model().state_dict())
         save(lora(weights), "loras", f"{family}_lora.safetensors")
@@ -42,6 +53,20 @@ def main(models):
                 whole = {f"model.diffusion_model.{key}": value for key, value in tensors.items()}
                 whole |= {f"vae.{key}": value for key, value in vaes[family].items()}
                 save(whole, "checkpoints", name(family, kind, dtype))
+
+
+def clip_l():
+    """CLIP-L with random weights, whole: ComfyUI takes its size from comfy/sd1_clip_config.json, not from the file
+    ("hidden_size": 768, "num_hidden_layers": 12, "vocab_size": 49408)."""
+    import comfy.ops
+    import torch
+    from comfy.clip_model import CLIPTextModel
+
+    config = json.loads(Path("comfy/sd1_clip_config.json").read_text())
+    model = CLIPTextModel(config, torch.float32, "cpu", comfy.ops.disable_weight_init)
+    weights = drawn(model.state_dict(), 0.02)
+    return {key: torch.ones_like(value) if "norm" in key and key.endswith(".weight") else value
+            for key, value in weights.items() if "position_ids" not in key}
 
 
 def flux():
@@ -63,6 +88,10 @@ def wan():
     return WanModel(model_type="t2v", dim=128, ffn_dim=256, num_heads=1, num_layers=1, in_dim=16, out_dim=16,
                     text_dim=4096, freq_dim=256, dtype=torch.float32, device="cpu",
                     operations=comfy.ops.disable_weight_init)
+
+
+def clip_file(kind, dtype):
+    return f"clip_l_{kind}_{dtype}.safetensors"
 
 
 def tiny_taesd():
@@ -110,7 +139,7 @@ def drawn(shapes, size=0.05):
 
 
 def quantised(key, value):
-    return value.ndim == 2 and key.endswith(".weight") and "blocks" in key
+    return value.ndim == 2 and key.endswith(".weight") and ("blocks" in key or "encoder.layers" in key)
 
 
 def as_kind(weights, kind, fp8):

@@ -111,6 +111,13 @@ def small_mac(request, comfyui_path, fp8_models):
         yield server
 
 
+@pytest.fixture(scope="session", params=["2.13", "2.14"])
+def encoders_on_mps(request, comfyui_path, fp8_models):
+    """A server that keeps everything on the device, text encoders too: on a Mac they run on the CPU otherwise."""
+    with serving(comfyui_path, fp8_models, request.param, ("--gpu-only",)) as server:
+        yield server
+
+
 @pytest.fixture(scope="session")
 def on_the_cpu(comfyui_path, fp8_models):
     """`Reference`: the same ComfyUI with --cpu, which computes in float32."""

@@ -33,7 +33,7 @@ class Quantised(torch.nn.Parameter):
         return super().__new__(cls, torch.empty(values.shape, dtype=torch.bfloat16), requires_grad=False)
 
     def __init__(self, values, scale):
-        self._qdata, self._params = values, SimpleNamespace(scale=scale)
+        self._qdata, self.params, self.storage_dtype = values, SimpleNamespace(scale=scale), values.dtype
 
 
 def quantised(values, scale):

@@ -97,6 +97,23 @@ def test_wrong_arguments_raise_what_theirs_raise(kitchen, make, change):
     assert taken(kitchen) == (0, 0)
 
 
+@pytest.mark.parametrize("scale, said", [
+    (None, "an FP8 weight of 16x48 came without its scale: the file says that the layer is quantised, and has no "
+           "weight_scale for it"),
+    (torch.ones(3), r"of 16x48 came with a scale of shape \[3\]: to be one value, or \[16, 1\], one a row"),
+    (torch.ones(5, 1), r"a scale of shape \[5, 1\]"),
+], ids=["missing", "of three", "of five rows"])
+@pytest.mark.parametrize("fp8", [E4M3, E5M2], ids=str)
+def test_a_damaged_file_is_told_in_a_sentence(kitchen, make, fp8, scale, said):
+    """And never computed without its scale."""
+    weight = make(to_mps(randn(16, 48).to(fp8)), torch.tensor(1.0))
+    object.__setattr__(weight.params, "scale", scale if scale is None else scale.to("mps"))
+    for x in (randn(4, 48).bfloat16().to("mps"), make(to_mps(randn(4, 48).to(E4M3)), torch.tensor(1.0))):
+        with pytest.raises(ValueError, match=said):
+            F.linear(x, weight)
+    assert taken(kitchen) == (0, 0)
+
+
 def test_on_the_CPU_it_is_theirs(kitchen, make):
     x, values = randn(4, 48).bfloat16(), randn(16, 48).to(E4M3)
     F.linear(x, make(values, torch.tensor(1.0)))
