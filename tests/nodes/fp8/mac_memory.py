@@ -2,8 +2,8 @@
 
 Computed, not measured. An FP8 file has a byte a weight, and so has the loaded model (at most 1.05 times the file: tests
 in tests/comfyui hold that); the weights are counted from the published configurations (tests/comfyui/model_sizes.py
-counts them in ComfyUI's own classes). The peak, from load to the first sampler step, is what another test there holds:
-less than the file and 1 GiB, without what the size of a picture or a video adds.
+counts them in ComfyUI's own classes). The peak, from load to the first sampler step, is the bar of another test
+there: less than the file and 1 GiB, without what the size of a picture or a video adds.
 """
 GIB = 2**30
 ABOVE = GIB  # of the peak over the file
