@@ -16,6 +16,7 @@ import torch
 from .kernel import Patch
 from .override import Override, entry
 from .switches import Counters, Switch
+from .waits import without_lock
 
 
 class AlreadyPatched(RuntimeError):
@@ -46,9 +47,12 @@ class Patcher:
             override.replace(tuple(candidates))
             return
         name = f"aten::{op}"
+        overload = _overload(name)
+        stock, keyset = _stock_kernel(name, self.dispatch_key)
         override = Override(
-            _overload(name),
-            *_stock_kernel(name, self.dispatch_key),
+            overload,
+            without_lock(op, stock),
+            keyset,
             self.dispatch_key,
             self.counters.setdefault(op, Counters()),
         )
@@ -91,7 +95,7 @@ def _stock_kernel(name: str, dispatch_key: str) -> tuple[Callable, torch._C.Disp
 
     `call_boxed` holds Python's lock while the kernel runs: where that waits for the GPU, no other thread goes on
     meanwhile, ComfyUI's server among them. What waits most is copy_; it is one kernel for all backends, so the
-    dispatcher, which gives the lock up, can be asked for another backend's.
+    dispatcher, which gives the lock up, can be asked for another backend's. For the other ops see waits.py.
     """
     keys = torch._C.DispatchKey.__members__
     twin = next((key for key in _UNUSED_KEYS if _same_kernel(name, key, dispatch_key)), None)
@@ -109,6 +113,8 @@ _UNUSED_KEYS = ("VE", "MAIA")  # backends that PyTorch has keys for and no kerne
 
 def _same_kernel(name: str, key: str, other: str) -> bool:
     """Whether both keys have the kernel that is registered for every backend."""
+    if torch._C._dispatch_has_kernel_for_dispatch_key(name, other):  # one of its own: mostly so, and cheap to ask
+        return False
     entry = _table_entry(name, key)
     return entry.endswith("[default backend kernel]") and entry == _table_entry(name, other)
 

@@ -22,6 +22,11 @@ def synchronizations() -> int:
     return load().synchronizations()
 
 
+def keep_busy(seconds: float) -> None:
+    """From now on the device has work for so long: whoever waits for it meanwhile waits, in C++, until that is done."""
+    load().keep_busy(seconds)
+
+
 def memory() -> dict[str, int]:
     """Bytes now: `current` (live tensors), `reserved` (the pool), `driver` (all), `outside` (driver - reserved)."""
     return load().memory_numbers()

@@ -28,5 +28,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("host_copies", &host_copy_count);
   m.def("synchronizations", &synchronization_count);
   m.def("reset_counters", &reset_counters);
+  m.def("keep_busy", &keep_busy, "Until then whoever waits for the device really waits.");
   m.def("max_buffer_length", &max_buffer_length);
 }

@@ -30,6 +30,7 @@ void reset_memory_peaks();
 void forget_outside();
 std::map<std::string, int64_t> call_counts();
 void reset_counters();
+void keep_busy(double seconds);  // until then whoever waits for the device really waits
 size_t max_buffer_length();
 
 }  // namespace softmetal

@@ -1,8 +1,11 @@
 // Counts that tests and measurements read: calls of stock kernels, copies to the host, waits for the device.
+#include "bindings.h"
 #include "device.h"
 
+#include <chrono>
 #include <memory>
 #include <mutex>
+#include <thread>
 
 namespace softmetal {
 namespace {
@@ -11,6 +14,9 @@ struct Table {
   std::mutex mutex;
   std::map<std::string, std::unique_ptr<std::atomic<int64_t>>> slots;  // a slot's address never changes
 };
+
+using Clock = std::chrono::steady_clock;
+std::atomic<Clock::rep> busy_until{0};
 
 Table& table() {
   static Table* instance = new Table;
@@ -45,7 +51,15 @@ void reset_counters() {
 std::atomic<int64_t> host_copies{0};
 std::atomic<int64_t> synchronizations{0};
 
-void count_synchronization() { synchronizations.fetch_add(1, std::memory_order_relaxed); }
+void keep_busy(double seconds) {
+  const auto time = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  busy_until = (Clock::now() + time).time_since_epoch().count();
+}
+
+void count_synchronization() {
+  synchronizations.fetch_add(1, std::memory_order_relaxed);
+  if (const auto until = busy_until.load()) std::this_thread::sleep_until(Clock::time_point(Clock::duration(until)));
+}
 
 void count_host_copy() {
   host_copies.fetch_add(1, std::memory_order_relaxed);
