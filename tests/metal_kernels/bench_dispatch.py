@@ -6,13 +6,10 @@ Prints the measured cost beside the bar, and fails (exit status 1) past LIMIT ti
 machine's processor's; no GPU takes part in them, on a Mac or on the software device.
 """
 
-import argparse
 import json
 import sys
 import time
-from pathlib import Path
 
-TESTS = Path(__file__).resolve().parents[1]
 BARS = {"constant_pad_nd": 10.0, "linear": 5.0, "copy_": 5.0}  # microseconds, a design number
 LIMIT = 3
 ROUNDS, CALLS = 12, 1500
@@ -78,22 +75,13 @@ def failures(results):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    sys.path.insert(0, str(TESTS))
     import types
     from importlib import import_module
 
-    import torch  # noqa: F401  (softmetal's libraries link against it)
+    from bench_start import start
 
-    if sys.platform != "darwin":
-        import softmetal
-
-        softmetal.activate()
-    from pack import load
-
-    name = load().metal_kernels.__name__
+    options, metal_kernels = start(__doc__)
+    name = metal_kernels.__name__
     results = measure(types.SimpleNamespace(**{m: import_module(f"{name}.{m}") for m in ("installation", "kernel")}))
     if options.json:
         print(json.dumps(results, indent=2))

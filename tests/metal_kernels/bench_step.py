@@ -10,16 +10,13 @@ processor's, one thread; no GPU takes part in them. Beside other work a step's o
 measure on a quiet machine.
 """
 
-import argparse
 import json
 import sys
 import time
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from statistics import median
 
-TESTS = Path(__file__).resolve().parents[1]
 BAR = 2.0  # per cent of a step, a design number
 LIMIT = 3
 ROUNDS, STEPS = 30, 2
@@ -127,17 +124,10 @@ def failed(result):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    sys.path.insert(0, str(TESTS))
-    if sys.platform != "darwin":
-        import softmetal
+    from bench_start import start
 
-        softmetal.activate(faults="2.13")
-    from pack import load
-
-    result = measure(load().metal_kernels)
+    options, metal_kernels = start(__doc__, faults="2.13")
+    result = measure(metal_kernels)
     if options.json:
         print(json.dumps(result, indent=2))
     else:

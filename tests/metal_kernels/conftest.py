@@ -8,7 +8,7 @@ import torch
 
 MODULES = (
     "environment", "installation", "kernel", "override", "patcher", "report", "results", "selfcheck", "shader",
-    "switches",
+    "switches", "waits",
 )  # fmt: skip
 
 
@@ -88,3 +88,21 @@ def install(core, mps):
     yield build
     for installation in reversed(made):
         installation.uninstall()
+
+
+@pytest.fixture
+def launches():
+    """The launches of Metal kernels that a test makes, recorded by the software device."""
+    from softmetal import shader
+
+    with shader.launches.record() as records:
+        yield records
+
+
+@pytest.fixture
+def faultless_stock():
+    """Beneath our kernels a stock that does what the CPU does: what it raises is then the CPU's error."""
+    import softmetal
+
+    with softmetal.profile(faults=None):
+        yield

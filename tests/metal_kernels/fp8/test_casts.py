@@ -7,7 +7,7 @@ WIDE = (torch.float32, torch.float16, torch.bfloat16)
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
 @pytest.mark.parametrize("wide", WIDE, ids=str)
-def test_all_bytes_back(fp8, no_faults, wide):
+def test_all_bytes_back(fp8, wide):
     """Report 5, and the formats that are only decoded: values, NaN payloads and all."""
     for dtype in fp8.dtypes:
         x = fp8.every_byte(dtype)
@@ -31,7 +31,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_layouts(fp8, no_faults, layout):
+def test_layouts(fp8, layout):
     """Report 6. Strides too: `.to` keeps those of a dense tensor."""
     wide = torch.randn(4, 6, 16, generator=torch.Generator().manual_seed(0))
     for dtype in (E4M3, E5M2):
@@ -52,7 +52,7 @@ def test_layouts(fp8, no_faults, layout):
 
 
 @pytest.mark.parametrize("dtype", (E4M3, E5M2), ids=str)
-def test_across_devices(fp8, no_faults, dtype):
+def test_across_devices(fp8, dtype):
     x = fp8.every_byte(dtype)
     m = fp8.twin(x)
     for target in (torch.float32, torch.float16, torch.float64, torch.int32, E4M3, E5M2):
@@ -67,7 +67,7 @@ def test_across_devices(fp8, no_faults, dtype):
 
 
 @pytest.mark.parametrize("dtype", (E4M3, E5M2), ids=str)
-def test_other_types(fp8, no_faults, dtype):
+def test_other_types(fp8, dtype):
     x = torch.tensor([0.0, -0.0, 1.0, -2.5, 96.0, 0.0625]).to(dtype)
     for target in (torch.int8, torch.int32, torch.int64, torch.bool, torch.complex64):
         fp8.assert_same(fp8.twin(x).to(target), x.to(target), target)
@@ -75,7 +75,7 @@ def test_other_types(fp8, no_faults, dtype):
         fp8.assert_same(source.to("mps").to(dtype), source.to(dtype), source.dtype)
 
 
-def test_broadcast_and_errors(fp8, no_faults):
+def test_broadcast_and_errors(fp8):
     m = torch.zeros(4, 8, device="mps").to(E4M3)
     x = torch.zeros(4, 8).to(E4M3)
     row = torch.arange(8.0)
@@ -94,7 +94,7 @@ def test_broadcast_and_errors(fp8, no_faults):
     fp8.assert_same(m, x, "nothing is written")
 
 
-def test_more_threads_than_a_line(fp8, no_faults, monkeypatch):
+def test_more_threads_than_a_line(fp8, monkeypatch):
     """Where a uint could not number the threads, the grid has lines: here of 8 threads."""
     monkeypatch.setattr(fp8.modules.cast, "LINE", 8)
     x = torch.randn(16 * 37, generator=torch.Generator().manual_seed(0))
@@ -104,7 +104,7 @@ def test_more_threads_than_a_line(fp8, no_faults, monkeypatch):
     fp8.assert_same(fp8.twin(x.to(E4M3)).to(E5M2), x.to(E4M3).to(E5M2))
 
 
-def test_casts_do_not_wait(fp8, no_faults, host_copies):
+def test_casts_do_not_wait(fp8, host_copies):
     m = torch.randn(64, 64, device="mps")
     m.to(E4M3).t().bfloat16().to(E5M2).contiguous()
     assert host_copies() == 0

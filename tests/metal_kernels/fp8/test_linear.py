@@ -26,7 +26,7 @@ def assert_close(actual, x, weight, scale=None, bias=None, ulps=1.0):
     assert (error <= bound + torch.finfo(x.dtype).smallest_normal).all(), float((error - bound).max())
 
 
-def test_all_bytes_meet_a_one(fp8, no_faults):
+def test_all_bytes_meet_a_one(fp8):
     """Every value of a format comes through the GEMV exactly; its NaNs too, which makes the whole row's sum NaN."""
     for dtype in fp8.dtypes:
         weight = fp8.every_byte(dtype).reshape(256, 1)
@@ -44,7 +44,7 @@ def test_all_bytes_meet_a_one(fp8, no_faults):
             assert same.all(), (dtype, k)
 
 
-def test_nan_in_a_row_stays_in_it(fp8, no_faults):
+def test_nan_in_a_row_stays_in_it(fp8):
     weight = randn(5, 1040).to(E4M3)
     weight.view(torch.uint8)[2, 777] = 0xFF
     out = F.linear(torch.ones(3, 1040, device="mps"), fp8.twin(weight)).cpu()
@@ -66,7 +66,7 @@ LAYOUTS = {
 }
 
 
-def test_x_in_any_layout(fp8, no_faults):
+def test_x_in_any_layout(fp8):
     weight = randn(6, 64).to(E4M3)
     for x in (
         randn(64, 5).t(),
@@ -79,7 +79,7 @@ def test_x_in_any_layout(fp8, no_faults):
             assert_close(F.linear(fp8.twin(x).to(wide), fp8.twin(weight)), x.to(wide), weight)
 
 
-def test_nothing_to_sum_and_nothing_to_write(fp8, no_faults):
+def test_nothing_to_sum_and_nothing_to_write(fp8):
     bias = randn(6)
     empty = torch.zeros(6, 0, dtype=torch.uint8).view(E4M3)
     assert torch.equal(
@@ -90,7 +90,7 @@ def test_nothing_to_sum_and_nothing_to_write(fp8, no_faults):
 
 
 @pytest.mark.parametrize("rows", (17, 70))
-def test_many_rows_in_blocks(fp8, no_faults, monkeypatch, rows):
+def test_many_rows_in_blocks(fp8, monkeypatch, rows):
     """The weight is decoded in pieces of bounded size: here of 10 rows. One more ulp: each weight is rounded too."""
     monkeypatch.setattr(fp8.modules.linear, "MAX_SCRATCH", 10 * 96 * 4)
     for wide in WIDE:
@@ -106,7 +106,7 @@ def test_many_rows_in_blocks(fp8, no_faults, monkeypatch, rows):
             ) + (magnitude * 2.0**-22)
 
 
-def test_scratch_is_bounded(fp8, no_faults, monkeypatch):
+def test_scratch_is_bounded(fp8, monkeypatch):
     """A weight of which a decoded copy would be 16 MiB takes 1 MiB of scratch and one block's product."""
     from softmetal import counters
 
@@ -142,7 +142,7 @@ def test_no_format_but_ours_is_taken(fp8):
     assert fp8.taken == before
 
 
-def test_a_bias_in_fp8(fp8, no_faults):
+def test_a_bias_in_fp8(fp8):
     """Plain FP8 files store biases so too."""
     weight, bias = randn(6, 64).to(E4M3), randn(6, seed=1).to(E4M3)
     for rows in (2, 40):
@@ -151,7 +151,7 @@ def test_a_bias_in_fp8(fp8, no_faults):
 
 
 @pytest.mark.parametrize("rows", (2, 40))
-def test_gradients(fp8, no_faults, monkeypatch, rows):
+def test_gradients(fp8, monkeypatch, rows):
     """Of x and of the bias, in blocks of 10 rows of the weight."""
     monkeypatch.setattr(fp8.modules.linear, "MAX_SCRATCH", 10 * 64 * 4)
     weight, bias = randn(33, 64).to(E4M3), randn(33, seed=1)
@@ -168,7 +168,7 @@ def test_gradients(fp8, no_faults, monkeypatch, rows):
 
 
 @pytest.mark.parametrize("sizes", [(0, 33, 64), (3, 0, 64), (3, 33, 0)], ids=str)
-def test_gradients_of_nothing(fp8, no_faults, sizes):
+def test_gradients_of_nothing(fp8, sizes):
     rows, outputs, length = sizes
     weight = randn(outputs, length).to(E4M3)
     x, grad = randn(2, rows, length), randn(2, rows, outputs, seed=2)
@@ -178,14 +178,14 @@ def test_gradients_of_nothing(fp8, no_faults, sizes):
     assert ours.grad.shape == x.shape and torch.equal(ours.grad.cpu(), leaf.grad)
 
 
-def test_linear_does_not_wait(fp8, no_faults, host_copies):
+def test_linear_does_not_wait(fp8, host_copies):
     weight, scale = torch.zeros(40, 64, dtype=torch.uint8, device="mps").view(E4M3), torch.ones(1, device="mps")
     for rows in (1, 16, 40):
         fp8.family.linear(torch.zeros(rows, 64, device="mps"), weight, scale)
     assert host_copies() == 0
 
 
-def test_more_batches_than_stock_biases(fp8, no_faults):
+def test_more_batches_than_stock_biases(fp8):
     """Report 3 with an FP8 weight: torch's product under it sees a matrix, whose bias it does not lose past 65536."""
     x, weight, bias = randn(65537, 2, 32), randn(32, 32, seed=1).to(E4M3), randn(32, seed=2)
     actual = F.linear(x.to("mps"), fp8.twin(weight), bias.to("mps")).cpu()

@@ -100,7 +100,7 @@ def inputs(fp8, dtype, layout):
 
 @pytest.mark.parametrize("layout", ("contiguous", "transposed", "offset"))
 @pytest.mark.parametrize("move", MOVES)
-def test_moves(fp8, no_faults, move, layout):
+def test_moves(fp8, move, layout):
     if layout == "transposed" and move in ("flip", "channels_last", "permuted clone"):
         layout = "offset"  # they view
     for dtype in (E4M3, E5M2):
@@ -109,7 +109,7 @@ def test_moves(fp8, no_faults, move, layout):
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_writes(fp8, no_faults, write):
+def test_writes(fp8, write):
     for dtype in (E4M3, E5M2):
         (x, *cpu), (y, *mps) = inputs(fp8, dtype, "contiguous")
         x, y = x.clone(), y.clone()
@@ -122,14 +122,14 @@ def test_writes(fp8, no_faults, write):
 
 
 @pytest.mark.parametrize("move", BYTES)
-def test_moves_that_the_cpu_lacks(fp8, no_faults, move):
+def test_moves_that_the_cpu_lacks(fp8, move):
     for dtype in (E4M3, E5M2):
         (x, *cpu), mps = inputs(fp8, dtype, "contiguous")
         expected = BYTES[move](x.view(torch.uint8), *cpu).view(dtype)
         fp8.assert_same(BYTES[move](*mps), expected)
 
 
-def test_formats_that_are_only_decoded_move_too(fp8, no_faults):
+def test_formats_that_are_only_decoded_move_too(fp8):
     for dtype in set(fp8.dtypes) - {E4M3, E5M2}:
         x = fp8.every_byte(dtype)
         m = fp8.twin(x)
@@ -140,12 +140,12 @@ def test_formats_that_are_only_decoded_move_too(fp8, no_faults):
 
 
 @pytest.mark.parametrize("dtype", (E4M3, E5M2), ids=str)
-def test_printing(fp8, no_faults, dtype):
+def test_printing(fp8, dtype):
     x = fp8.random((3, 5), dtype)
     assert repr(fp8.twin(x)).replace("device='mps:0',", "").split() == repr(x).split()
 
 
-def test_moves_do_not_wait(fp8, no_faults, host_copies):
+def test_moves_do_not_wait(fp8, host_copies):
     x, i = torch.zeros(16, 16, dtype=torch.uint8, device="mps").view(E4M3), torch.tensor([1, 2], device="mps")
     host_copies_of = ("cat", "stack", "index_select", "embedding", "where", "flip", "roll", "repeat", "pad")
     m = torch.ones(16, 16, dtype=torch.bool, device="mps")

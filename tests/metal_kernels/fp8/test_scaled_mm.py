@@ -37,7 +37,7 @@ def one():
     return torch.ones((), device="mps")
 
 
-def test_large_weight_in_blocks(fp8, no_faults, monkeypatch):
+def test_large_weight_in_blocks(fp8, monkeypatch):
     monkeypatch.setattr(fp8.modules.linear, "MAX_SCRATCH", 64 * 4 * 10)
     a, b = operands(20, 64, 48)
     scale_a, scale_b = scales(20, 48, "row", "row")
@@ -48,7 +48,7 @@ def test_large_weight_in_blocks(fp8, no_faults, monkeypatch):
     assert_close(actual, exact(a, b, scale_a, scale_b, bias), a, b)
 
 
-def test_fp8_results(fp8, no_faults):
+def test_fp8_results(fp8):
     a, b = operands(5, 32, 16)
     for out in (None, E4M3, E5M2):
         actual = torch._scaled_mm(fp8.twin(a), fp8.twin(b), one(), one(), out_dtype=out)
@@ -66,7 +66,7 @@ def test_a_scale_of_the_result_is_one_float(fp8):
         torch._scaled_mm(fp8.twin(a), fp8.twin(b), one(), one(), scale_result=torch.ones(2, device="mps"))
 
 
-def test_empty(fp8, no_faults):
+def test_empty(fp8):
     zero = torch.zeros(0, 32, dtype=torch.uint8).view(E4M3)
     _, b = operands(1, 32, 16)
     assert torch._scaled_mm(fp8.twin(zero), fp8.twin(b), one(), one(), out_dtype=torch.float32).shape == (0, 16)
@@ -90,7 +90,7 @@ def test_without_the_kernel_the_op_is_missing(fp8):
         torch._scaled_mm(fp8.twin(a), fp8.twin(b), one(), one())
 
 
-def test_does_not_wait(fp8, no_faults, host_copies):
+def test_does_not_wait(fp8, host_copies):
     for m in (4, 32):
         a, b = operands(m, 32, 48)
         x, y, s = fp8.twin(a), fp8.twin(b), one()

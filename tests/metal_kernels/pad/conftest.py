@@ -1,36 +1,12 @@
 """The pad kernel, installed on the software device with torch 2.13's faulty stock beneath it (on a Mac: on the GPU)."""
 
-import importlib
-import sys
-import types
-
 import pytest
 import torch
+from family import Family, installed
 
 
-class Padding:
-    """What the tests of pad use: the modules, the mps twin of a CPU tensor, and the comparison with the CPU kernel."""
-
-    def __init__(self, metal_kernels):
-        self.metal_kernels = metal_kernels
-        names = ("geometry", "host", "check", "bench")
-        self.modules = types.SimpleNamespace(
-            pad=metal_kernels.pad, **{n: importlib.import_module(f"{metal_kernels.__name__}.pad.{n}") for n in names}
-        )
-        self.dtypes = metal_kernels.pad.DTYPES
-
-    @property
-    def taken(self) -> int:
-        """Calls that our kernel ran since the module's tests began."""
-        return self.metal_kernels.taken().get("pad", 0)
-
-    @staticmethod
-    def twin(x: torch.Tensor) -> torch.Tensor:
-        """The same storage, sizes, strides and offset on mps. Moved as bytes: stock cannot copy every dtype or
-        layout.
-        """
-        storage = torch.empty(0, dtype=torch.uint8).set_(x.untyped_storage())
-        return storage.to("mps").view(x.dtype).as_strided(x.shape, x.stride(), x.storage_offset())
+class Padding(Family):
+    """With the comparison with the CPU kernel."""
 
     @staticmethod
     def memory(x: torch.Tensor) -> torch.Tensor:
@@ -70,36 +46,5 @@ class Padding:
 
 @pytest.fixture(scope="module")
 def padding():
-    from pack import load
-
-    metal_kernels = load().metal_kernels
-    if sys.platform != "darwin":
-        import softmetal
-
-        softmetal.activate(faults="2.13")
-    metal_kernels.uninstall()
-    metal_kernels.install()
-    metal_kernels.set_mode(pad="on")
-    metal_kernels.reset_counters()
-    yield Padding(metal_kernels)
-    assert "failed" not in str(metal_kernels.status()["kernels"])
-    metal_kernels.set_mode(pad="auto")
-    metal_kernels.uninstall()
-
-
-@pytest.fixture
-def launches(padding):
-    """The launches of pad.metal that a test makes, recorded by the software device."""
-    from softmetal import shader
-
-    with shader.launches.record() as records:
-        yield records
-
-
-@pytest.fixture
-def faultless_stock():
-    """Beneath our kernel a stock that does what the CPU does: what it raises is then the CPU's error."""
-    import softmetal
-
-    with softmetal.profile(faults=None):
-        yield
+    with installed("pad") as installation:
+        yield Padding(installation, "pad", ("geometry", "host", "check", "bench"))

@@ -1,34 +1,12 @@
 """The softmax kernels, installed on the software device with torch 2.13's stock beneath it (on a Mac: on the GPU)."""
 
-import importlib
-import sys
-import types
-
 import pytest
 import torch
+from family import EPS, Family, installed
 
 
-class Softmaxing:
-    """What the tests of softmax use: the modules, the mps twin of a CPU tensor, and the comparison with the CPU."""
-
-    def __init__(self, metal_kernels):
-        self.metal_kernels = metal_kernels
-        names = ("geometry", "host", "check", "bench")
-        self.modules = types.SimpleNamespace(
-            **{n: importlib.import_module(f"{metal_kernels.__name__}.softmax.{n}") for n in names}
-        )
-        self.dtypes = self.modules.host.DTYPES
-
-    @property
-    def taken(self) -> int:
-        """Calls that our kernels ran since the module's tests began."""
-        return self.metal_kernels.taken().get("softmax", 0)
-
-    @staticmethod
-    def twin(x: torch.Tensor) -> torch.Tensor:
-        """The same storage, sizes, strides and offset on mps."""
-        storage = torch.empty(0, dtype=torch.uint8).set_(x.untyped_storage())
-        return storage.to("mps").view(x.dtype).as_strided(x.shape, x.stride(), x.storage_offset())
+class Softmaxing(Family):
+    """With the comparison with the CPU in float64."""
 
     @staticmethod
     def random(sizes, dtype=torch.float32, seed: int = 0, scale: float = 3.0) -> torch.Tensor:
@@ -75,7 +53,6 @@ def is_expanded(x):
 # ---- the tolerance -----------------------------------------------------------------------------------------------
 # Each reference is the CPU's in float64, with the error that float arithmetic may make on the way, before the result is
 # rounded to the output's dtype: multiples of EPS of the terms that were rounded.
-EPS = 2.0**-24
 
 
 def roundings(n: int) -> float:
@@ -143,27 +120,5 @@ def assert_close(actual, expected, budget, what) -> None:
 
 @pytest.fixture(scope="module")
 def softmaxing():
-    from pack import load
-
-    metal_kernels = load().metal_kernels
-    if sys.platform != "darwin":
-        import softmetal
-
-        softmetal.activate(faults="2.13")
-    metal_kernels.uninstall()
-    metal_kernels.install()
-    metal_kernels.set_mode(softmax="on")
-    metal_kernels.reset_counters()
-    yield Softmaxing(metal_kernels)
-    assert "failed" not in str(metal_kernels.status()["kernels"]["softmax"]["state"])
-    metal_kernels.set_mode(softmax="auto")
-    metal_kernels.uninstall()
-
-
-@pytest.fixture
-def launches(softmaxing):
-    """The launches of softmax.metal that a test makes, recorded by the software device."""
-    from softmetal import shader
-
-    with shader.launches.record() as records:
-        yield records
+    with installed("softmax") as installation:
+        yield Softmaxing(installation, "softmax", ("geometry", "host", "check", "bench"))
