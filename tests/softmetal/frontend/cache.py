@@ -12,9 +12,11 @@ from .library import Library
 from .targets import CPU, Target
 
 
-def key(source: str, checked: bool, target: Target = CPU, defines: tuple[str, ...] = ()) -> str:
+def key(
+    source: str, checked: bool, target: Target = CPU, defines: tuple[str, ...] = (), house_rules: bool = True
+) -> str:
     flags = (target, defines, toolchain.WARNING_FLAGS, toolchain.CODE_FLAGS, toolchain.CHECK_FLAGS)
-    parts = (source, repr(checked), repr(flags), toolchain.headers_digest(), toolchain.version())
+    parts = (source, repr((checked, house_rules)), repr(flags), toolchain.headers_digest(), toolchain.version())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 

@@ -36,6 +36,7 @@ def compile(  # noqa: A001 - the name that users of the module look for
     target: str = "cpu",
     partial_simdgroups: bool = False,
     constant_tensors: bool = False,
+    house_rules: bool = True,
 ) -> Library:
     """Compile MSL source text.
 
@@ -44,6 +45,8 @@ def compile(  # noqa: A001 - the name that users of the module look for
               entries are described in include/msl/target_nvptx.h.
     partial_simdgroups   nvptx: some lanes of a SIMD-group may be missing at a collective.
     constant_tensors     nvptx: `constant T*` are pointers to device memory, not blocks by value.
+    house_rules  what this project asks of its own kernels beyond Metal: Metal 3.1 (rules.py), and conversions of bfloat
+                 written out (conversions.py). False for the sources of others.
 
     Raises CompileError for a source that Metal would refuse, ToolchainError when the compiler is missing.
     """
@@ -51,34 +54,39 @@ def compile(  # noqa: A001 - the name that users of the module look for
     machine = TARGETS[target]
     if machine is NVPTX:
         defines = nvptx.defines(source, partial_simdgroups, constant_tensors)
-        key = cache.key(source, False, machine, defines)
-        return cache.load(key) or _build(source, False, key, machine, defines)
-    key = cache.key(source, checked, machine)
-    return cache.load(key) or _build(source, checked, key, machine, ())
+        checked = False
+    else:
+        defines = ()
+    key = cache.key(source, checked, machine, defines, house_rules)
+    return cache.load(key) or _build(source, checked, key, machine, defines, house_rules)
 
 
-def check(source: str) -> list[Kernel]:
+def check(source: str, *, house_rules: bool = True) -> list[Kernel]:
     """Everything that `compile` does up to machine code: raises what it raises, returns the kernels, keeps nothing."""
     preprocessed = toolchain.preprocess(source)
     if preprocessed.returncode:
         raise CompileError(from_clang(preprocessed.stderr, source))
-    translation = Translation(preprocessed.stdout)
+    translation = Translation(preprocessed.stdout, house_rules)
     with tempfile.TemporaryDirectory(prefix="softmetal-") as scratch:
         ir = _to_ir(translation.text, Path(scratch), source, CPU, ())
         kernels = _kernels(translation.entries, reflection.read(ir))
-        check_conversions(toolchain.syntax_tree(Path(scratch), CPU, ()))
+        check_conversions(toolchain.syntax_tree(Path(scratch), CPU, ()), house_rules)
     return kernels
 
 
-def _build(source: str, checked: bool, key: str, target: Target, defines: tuple[str, ...]) -> Library:
+def _build(
+    source: str, checked: bool, key: str, target: Target, defines: tuple[str, ...], house_rules: bool
+) -> Library:
     preprocessed = toolchain.preprocess(source)
     if preprocessed.returncode:
         raise CompileError(from_clang(preprocessed.stderr, source))
-    translation = Translation(preprocessed.stdout)
+    translation = Translation(preprocessed.stdout, house_rules)
     with tempfile.TemporaryDirectory(prefix="softmetal-") as scratch, ThreadPoolExecutor(1) as beside:
         folder = Path(scratch)
         ir = _to_ir(translation.text, folder, source, target, defines)
-        conversions = beside.submit(lambda: check_conversions(toolchain.syntax_tree(folder, target, defines)))
+        conversions = beside.submit(
+            lambda: check_conversions(toolchain.syntax_tree(folder, target, defines), house_rules)
+        )
         kernels = _kernels(translation.entries, reflection.read(ir))
         ir = wrap_shifts(define_external_constants(ir))
         if target is NVPTX:

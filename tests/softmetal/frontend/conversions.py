@@ -21,6 +21,7 @@ _OWN_POSITION = re.compile(rf" {_POSITION.pattern} ")
 _TYPE = re.compile(r"'([^']*)'(?::'([^']*)')?")
 _COMPUTED = re.compile(r"ComputeLHSTy='([^']*)'(?::'([^']*)')?")
 _VECTOR = re.compile(r"[a-z]+[234]")
+_INTEGERS = {"bool", "char", "uchar", "short", "ushort", "int", "uint", "long", "ulong"}
 _ARITHMETIC = ("<FloatingCast>", "<IntegralToFloating>", "<FloatingToIntegral>", "<FloatingToBoolean>")
 _EXPLICIT = {"CStyleCastExpr", "CXXFunctionalCastExpr", "CXXStaticCastExpr", "CXXReinterpretCastExpr"}
 
@@ -55,8 +56,13 @@ def _full_type(text: str) -> str:
     return metal_types(match[1]) if match else ""
 
 
-def check_conversions(dump: str) -> None:
-    """Raise CompileError, one line for each place, if the AST holds a conversion that Metal refuses."""
+def check_conversions(dump: str, house_rules: bool = True) -> None:
+    """Raise CompileError, one line for each place, if the AST holds a conversion that Metal refuses.
+
+    Public sources which Apple's compiler takes convert bfloat to float (PyTorch's) and integers to bfloat (MLX's
+    arange) implicitly, so Metal allows both. This project's rule for its own kernels is stricter, so that the type in
+    which a kernel accumulates is always written out.
+    """
     reader, masks, errors = _Reader(), Masks(), {}
     outer = None  # the conversion on the line before: (file, line, its type, kind of cast)
     for text in dump.split("\n"):
@@ -74,7 +80,7 @@ def check_conversions(dump: str) -> None:
         inner = _type(rest)
         if outer:
             problem = _problem(inner, outer[1], outer[2])
-            if problem:
+            if problem and (house_rules or not _metal_allows(inner, outer[1], outer[2])):
                 errors.setdefault(outer[0], problem)
         outer = None
         if (
@@ -107,6 +113,11 @@ def _problem(source: str, target: str, kind: str) -> str | None:
         f"conversion from '{source}' to '{target}' would reinterpret the bits of a vector: "
         "write it as a call, float4(x), or use as_type"
     )
+
+
+def _metal_allows(source: str, target: str, kind: str) -> bool:
+    widening = (source, target) == ("bfloat", "float") or (source in _INTEGERS and target == "bfloat")
+    return kind == "implicit" and widening
 
 
 def _refused(source: str, target: str) -> str:

@@ -35,6 +35,12 @@ SHARED_BUILTINS = {
     "__builtin_assume",
     "__builtin_unreachable",
 }
+# Metal 3.2's, which macOS 14 does not have.
+NEWER = {
+    "atomic_thread_fence",
+    *(f"thread_scope{scope}" for scope in ("", "_thread", "_simdgroup", "_threadgroup", "_device")),
+    *(f"memory_order_{order}" for order in ("acquire", "release", "acq_rel", "seq_cst")),
+}
 _DECLARATION_WORDS = {
     "using",
     "typedef",
@@ -93,6 +99,22 @@ def check_tokens(tokens: list[Token]) -> None:
             raise CompileError(message(token.line, "function pointers are not supported in Metal"))
         elif token.kind == "number" and token.text[-1] in "lL" and "." in token.text:
             raise CompileError(message(token.line, "'long double' is not supported in Metal"))
+
+
+def check_version(tokens: list[Token]) -> None:
+    """Kernels of this project are written in Metal 3.1."""
+    for index, token in enumerate(tokens):
+        if token.file == SOURCE_NAME and token.kind == "word":
+            if token.text in NEWER or token.text == "coherent" and coherent_end(tokens, index) is not None:
+                raise CompileError(message(token.line, f"'{token.text}' needs Metal 3.2"))
+
+
+def coherent_end(tokens: list[Token], index: int) -> int | None:
+    """The index after the qualifier `coherent` or `coherent(system)` at index, or None where the word is a name."""
+    after = index + 1
+    if [t.text for t in tokens[after : after + 3]] in (["(", scope, ")"] for scope in ("device", "system")):
+        after += 3
+    return after if tokens[after].text in ("device", "const", "volatile") else None
 
 
 def _opens_lambda(tokens: list[Token], index: int) -> bool:

@@ -26,6 +26,7 @@ from .rules import (
     check_body,
     check_global,
     check_tokens,
+    check_version,
 )
 from .words import cast_words, constant_texts, rewrite_words
 
@@ -49,7 +50,7 @@ def _called_by(signature: list[Token]) -> str:
 class Translation:
     """The result: `text` for the compiler, and the entries in the order of the source."""
 
-    def __init__(self, preprocessed: str):
+    def __init__(self, preprocessed: str, house_rules: bool = True):
         self.tokens = tokenize(preprocessed)
         self.entries: list[Entry] = []
         self.function_constants: set[str] = set()
@@ -61,6 +62,8 @@ class Translation:
         self._metal_ends: list[int] = []
         self._members: list[dict] = []  # of each class that is open, by signature
         check_tokens(self.tokens)
+        if house_rules:
+            check_version(self.tokens)
         rewrite_words(self.tokens, *cast_words(self.tokens))
         texts = constant_texts(self.tokens)
         self._scope(0, len(self.tokens) - 1, "", in_class=False)

@@ -1,6 +1,7 @@
 """Single words that mean something else to C++: literals, conversions written as calls, static_cast."""
 
 from .lexer import SOURCE_NAME, Token, closing, closing_angle
+from .rules import coherent_end
 
 _SCALARS = ("bool", "char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "half", "bfloat", "float")
 _VECTORS = {f"{prefix}{scalar}{n}" for scalar in _SCALARS for n in (2, 3, 4) for prefix in ("", "packed_")}
@@ -54,6 +55,9 @@ def rewrite_words(tokens: list[Token], names: set[str], templates: set[str]) -> 
             token.out = _literal(token.text)
         elif token.kind != "word" or token.file != SOURCE_NAME:
             continue
+        elif token.text == "coherent" and (end := coherent_end(tokens, index)) is not None:
+            for part in tokens[index:end]:  # memory has no caches here: it is coherent
+                part.erase()
         elif token.text == "static_cast" and tokens[index + 1].text == "<":
             end = closing_angle(tokens, index + 1)
             if end > 0 and not any(t.text in ("*", "&", "&&", "void") for t in tokens[index + 2 : end]):

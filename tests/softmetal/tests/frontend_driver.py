@@ -18,10 +18,10 @@ def dims(value) -> tuple[int, int, int]:
     return (*values, 1, 1)[:3]
 
 
-def run(source: str, kernel: str, *arrays: np.ndarray, threads, group_size=32, checked: bool = True) -> None:
-    """Bind each array to buffer(i) in arena memory, run, copy back. Raises KernelFault."""
+def run(source: str, kernel: str, *arrays: np.ndarray, threads, group_size=32, checked: bool = True, seed=1, **options):
+    """Bind each array to buffer(i) in arena memory, run, copy back. options: of `compile`. Raises KernelFault."""
     rt = runtime.load()
-    library = frontend.compile(source, checked=checked)
+    library = frontend.compile(source, checked=checked, **options)
     found = library.kernels[kernel]
     arguments = {argument.index: argument for argument in found.arguments}
     entry = ctypes.cast(getattr(_shared_object(library.path), found.symbol), ctypes.c_void_p).value
@@ -34,7 +34,7 @@ def run(source: str, kernel: str, *arrays: np.ndarray, threads, group_size=32, c
             argument = arguments[index]
             constant = argument.address_space == "constant"
             bindings.append(Bound(index, block, array.nbytes, argument.name, argument.element_size, constant))
-        launch(str(library.path), entry, kernel, bindings, dims(threads), dims(group_size), seed=1, checked=checked)
+        launch(str(library.path), entry, kernel, bindings, dims(threads), dims(group_size), seed=seed, checked=checked)
     finally:
         for array, block in zip(arrays, blocks, strict=False):
             ctypes.memmove(array.ctypes.data, block, array.nbytes)
