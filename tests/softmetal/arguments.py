@@ -19,11 +19,11 @@ _INT64 = range(-(2**63), 2**63)
 
 
 class Packed(bytes):
-    """The bytes of an argument by value. kind, item_size: of what they were made ("int64", 8)."""
+    """The bytes of an argument by value. kind, item_size: of what they were made ("int64", 8). tensor: a 0-dim one."""
 
-    def __new__(cls, data: bytes, kind: str, item_size: int):
+    def __new__(cls, data: bytes, kind: str, item_size: int, tensor: bool = False):
         made = super().__new__(cls, data)
-        made.kind, made.item_size = kind, item_size
+        made.kind, made.item_size, made.tensor = kind, item_size, tensor
         return made
 
 
@@ -84,8 +84,7 @@ def pack(index: int, value, casts: ArgumentCasts) -> torch.Tensor | bytes | Poin
             return value
         if value.dim():
             raise RuntimeError("Passed CPU tensor to MPS op")
-        # torch passes the start of the storage, whatever the offset; a faithful device does too.
-        return bytes(value.untyped_storage()[: value.element_size()])
+        return _scalar_tensor(value)
     if isinstance(value, (list, tuple)):
         if not len(value):
             raise RuntimeError("Empty list/tuple can not be an argument to metal kernel")
@@ -105,6 +104,18 @@ def pack(index: int, value, casts: ArgumentCasts) -> torch.Tensor | bytes | Poin
     raise RuntimeError("Unsupported argument type")
 
 
+def _scalar_tensor(value: torch.Tensor) -> Packed:
+    """A 0-dim CPU tensor by value. Metal has no double: those become floats."""
+    narrow = {torch.float64: torch.float32, torch.complex128: torch.complex64}.get(value.dtype)
+    if narrow:
+        stored = torch.empty(0, dtype=value.dtype, device="cpu")  # without the marks of conjugate and negative views
+        value = stored.set_(value.untyped_storage(), value.storage_offset(), ()).to(narrow)
+    # Of other types torch passes the start of the storage, whatever the offset; a faithful device does too.
+    data = bytes(value.untyped_storage()[: value.element_size()])
+    parts = 2 if value.dtype.is_complex else 1
+    return Packed(data, str(value.dtype).split(".")[1], value.element_size() // parts, tensor=True)
+
+
 _SCALARS = {
     **dict.fromkeys(("bool", "char", "uchar"), 1),
     **dict.fromkeys(("short", "ushort", "half", "bfloat"), 2),
@@ -120,7 +131,7 @@ _ELEMENT = re.compile(r"(?:packed_)?([a-z]+?)[234]?")
 def misread(value: bytes, pointee: str) -> str | None:
     """How a parameter that points to `pointee` (a type of MSL) misreads an argument by value; None if it does not.
 
-    Scalars and vectors only: what a structure's members are, and what a tensor's bytes mean, only the kernel knows."""
+    Scalars and vectors only: what a structure's members are, only the kernel knows."""
     if not isinstance(value, Packed):
         return None
     words = [word for word in re.findall(r"\w+", pointee) if word not in ("const", "volatile", "constant", "device")]
@@ -128,7 +139,9 @@ def misread(value: bytes, pointee: str) -> str | None:
     size = _SCALARS.get(element[1]) if element else None
     if size in (None, value.item_size):
         return None
-    if value.kind != "int64":
+    if value.tensor:
+        advice = "convert the tensor or read its own type"
+    elif value.kind != "int64":
         advice = f"read {_READS[value.kind]}"
     elif element[1] in _FLOATS:
         advice = "pass a float"
@@ -169,6 +182,12 @@ def extents(name: str, value) -> tuple[int, ...] | None:
     if not 1 <= len(given) <= 3:
         raise RuntimeError(f"Expected vec.size() > 0 && vec.size() < 4 to be true, but got false: {name}={value!r}")
     return given
+
+
+def check_error_index(index) -> None:
+    """error_buf_idx=: None, or what C++ takes for an unsigned int."""
+    if index is not None and not (isinstance(index, int) and 0 <= index < 2**32):
+        raise RuntimeError(f"Unable to cast {index!r} of type {type(index)} to C++ type 'unsigned int'")
 
 
 class ErrorBuffer:

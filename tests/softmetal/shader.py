@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import torch
 
 from . import frontend, runtime
-from .arguments import ArgumentCasts, ErrorBuffer, Pointers, extents, misread, pack
+from .arguments import ArgumentCasts, ErrorBuffer, Pointers, check_error_index, extents, misread, pack
 from .recording import LaunchLog, LaunchRecord
 from .runtime import KernelFault
 from .runtime.launch import MAX_BUFFERS, WATCHDOG_SECONDS, Bound, launch
@@ -185,9 +185,9 @@ class Kernel:
     def __call__(self, *args, threads=None, group_size=None, arg_casts=None, **options) -> None:
         """kernel(*args, threads=None, group_size=None, arg_casts=None, error_buf_idx=None)
 
-        args: bound to [[buffer(0)]] on. Tensors by storage and offset, without strides; a 0-dim CPU tensor, float
-        (float32), int and bool (int64) by value; lists of ints or floats as arrays; lists of tensors as arrays of
-        pointers.
+        args: bound to [[buffer(0)]] on. Tensors by storage and offset, without strides; a 0-dim CPU tensor (of
+        doubles: as floats), float (float32), int and bool (int64) by value; lists of ints or floats as arrays;
+        lists of tensors as arrays of pointers.
         arg_casts: "fp16", "bf16", "int32", "int16", "int8", "uint8" for all values, or {index: cast}.
         threads: total threads, an int or up to three; default numel of the first tensor. group_size: the same rank.
         Raises RuntimeError (arguments), ValueError (group too large), KernelFault.
@@ -195,6 +195,7 @@ class Kernel:
         error_index = options.pop("error_buf_idx", None) if has_error_buffer() else None
         if options:
             raise TypeError(f"__call__(): incompatible function arguments: unexpected keyword {', '.join(options)}")
+        check_error_index(error_index)
         grid, group = extents("threads", threads), extents("group_size", group_size)
         casts = ArgumentCasts(arg_casts)
         values = []

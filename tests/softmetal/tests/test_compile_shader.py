@@ -302,6 +302,14 @@ class TestErrorBuffer:
         lib.complain(x, error_buf_idx=1)
         assert x.tolist() == [1] * 4
 
+    @pytest.mark.parametrize("index", [-1, -2, 2**32, 1.0, "1"])
+    def test_what_is_no_index_is_refused(self, lib, monkeypatch, index):
+        monkeypatch.setattr(torch, "__version__", "2.11.0")
+        x = torch.zeros(4, device="mps")
+        with pytest.raises(RuntimeError, match="C\\+\\+ type 'unsigned int'"):
+            lib.complain(x, error_buf_idx=index)
+        assert x.tolist() == [0] * 4
+
     def test_older_torch_does_not_know_it(self, lib, monkeypatch):
         monkeypatch.setattr(torch, "__version__", "2.10.0")
         with pytest.raises(TypeError, match="incompatible function arguments"):

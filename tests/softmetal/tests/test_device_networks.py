@@ -187,3 +187,38 @@ def test_dispatch_modes_see_the_ops():
     with Log(), Log():
         F.softmax(m + 1, 0)
     assert seen == ["aten.add.Tensor"] * 2 + ["aten._softmax.default"] * 2
+
+
+CUBES = lambda x: (x.sin() ** 3 * x.flip(0)).sum()  # noqa: E731
+SOFTENED = lambda x: torch.softmax(x.view(1, -1) @ x.view(-1, 1) * x, -1).square().sum()  # noqa: E731
+
+
+@pytest.mark.parametrize("function", [CUBES, SOFTENED], ids=["cubes", "softened"])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f, x: torch.func.jvp(torch.func.grad(f), (x,), (x.cos(),))[1],
+        lambda f, x: torch.func.hessian(f)(x),
+        lambda f, x: torch.func.jacfwd(torch.func.grad(f))(x),
+        lambda f, x: torch.func.jacrev(torch.func.grad(f))(x),
+        lambda f, x: torch.func.vmap(torch.func.grad(f))(torch.stack([x, x.cos()])),
+    ],
+    ids=["jvp of grad", "hessian", "jacfwd of grad", "jacrev of grad", "vmap of grad"],
+)
+def test_transforms_of_a_backward_pass(function, transform):
+    """Forward-mode AD meets what has no tangent in the backward pass, which runs in a thread of the device's own."""
+    x = torch.linspace(-1, 1.5, 5)
+    assert torch.allclose(transform(function, x.to("mps")).cpu(), transform(function, x), atol=1e-5)
+
+
+def test_zeros_without_memory():
+    """_efficientzerotensor: what an op, a copy or a view of one is, as on the CPU."""
+    zero = torch._efficientzerotensor((2, 3), device="mps")
+    assert zero.device.type == "mps" and zero._is_zerotensor() and zero.dtype == torch.float32
+    assert zero.t()._is_zerotensor() and zero.t().shape == (3, 2)
+    one = torch.ones(2, 3, device="mps")
+    for result in (zero.cpu(), zero + 0, zero.clone(), zero.t().contiguous(), one.clone().copy_(zero),
+                   torch.cat([zero, zero]), zero.to(torch.float16), zero.expand(4, 2, 3).sum(0)):
+        assert not result.any()
+    assert (one * zero)._is_zerotensor() and torch.equal(one + zero, one)
+    assert zero.sum().item() == 0 and zero[0, 0].item() == 0

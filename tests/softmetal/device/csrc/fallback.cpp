@@ -10,6 +10,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/copy_native.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/SmallVector.h>
 
 #include <cstring>
@@ -283,6 +284,7 @@ void for_each_run(const at::Tensor& t, F f) {
 at::Tensor host_view(const at::Tensor& t) {
   if (!is_mps(t)) return t;
   TORCH_CHECK_NOT_IMPLEMENTED(t.has_storage(), "the software mps device has no sparse tensors");
+  if (C10_UNLIKELY(t._is_zerotensor())) return at::zeros(t.sizes(), t.options().device(c10::DeviceType::CPU));  // no memory
   auto* storage = t.storage().unsafeGetStorageImpl();
   c10::raw::intrusive_ptr::incref(storage);  // the view keeps the memory alive
   c10::DataPtr data(storage->mutable_data(), storage, &release_storage, c10::Device(c10::DeviceType::CPU));
@@ -312,7 +314,7 @@ at::Tensor to_mps(const at::Tensor& host) {
 
 void check_initialised(const at::Tensor& t, const char* op) {
   if (C10_LIKELY(smr_tracked_blocks() == 0)) return;
-  if (t.numel() == 0 || !t.has_storage()) return;
+  if (t.numel() == 0 || !t.has_storage() || t._is_zerotensor()) return;
   const void* data = t.const_data_ptr();
   const int64_t element = smr_first_unwritten(data, static_cast<uint32_t>(t.itemsize()), static_cast<int32_t>(t.dim()),
                                               t.sizes().data(), t.strides().data());

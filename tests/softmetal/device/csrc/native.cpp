@@ -59,6 +59,24 @@ at::Tensor empty_strided_op(at::IntArrayRef size, at::IntArrayRef stride, std::o
   return empty_strided(size, stride, c10::dtype_or_default(dtype));
 }
 
+// A tensor of zeros without memory, which forward-mode AD takes for a tangent that is not there. The CPU's kernel would give
+// one too, but of the CPU: what it says it holds cannot be copied from its null pointer.
+class NoMemory final : public at::Allocator {
+ public:
+  at::DataPtr allocate(size_t) override { return {nullptr, nullptr, &c10::detail::deleteNothing, mps_device()}; }
+  void copy_data(void*, const void*, size_t) const override {}
+};
+
+at::Tensor efficientzerotensor(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+                               std::optional<at::Device>, std::optional<bool>) {
+  static CallCounter count("aten::_efficientzerotensor");
+  count();
+  static NoMemory no_memory;
+  const auto type = c10::dtype_or_default(dtype);
+  check_dtype(type);
+  return at::detail::empty_generic(size, &no_memory, kMpsKeys.add(c10::DispatchKey::ZeroTensor), type, std::nullopt);
+}
+
 // ---- copies -------------------------------------------------------------------------------------------------------------
 
 // Stock moves the bytes of a type it does not know, but only as they lie: no cast, no gather from a view.
@@ -250,6 +268,7 @@ void adopt_bytes(const at::Tensor& mps, const at::Tensor& host) {
 TORCH_LIBRARY_IMPL(aten, MPS, m) {
   m.impl("empty.memory_format", &empty_memory_format);
   m.impl("empty_strided", &empty_strided_op);
+  m.impl("_efficientzerotensor", &efficientzerotensor);
   m.impl("copy_", &copy_);
   m.impl("_copy_from", &copy_from);
   m.impl("_copy_from_and_resize", &copy_from_and_resize);
