@@ -25,15 +25,15 @@ def supports(self: torch.Tensor, pad: Sequence[int], value: complex = 0) -> bool
     """Whether constant_pad_nd() takes this call: every call that the CPU kernel takes, for a strided tensor on mps.
 
     Refused, so that stock raises: an odd or too long `pad`, a crop beyond what is there, a `value` that the dtype
-    cannot
-    hold, a dtype that the CPU kernel cannot fill (quantised and sub-byte ones).
+    cannot hold (nothing added, it is not looked at), a dtype that the CPU kernel cannot fill (quantised and sub-byte
+    ones).
     """
     return (
         isinstance(self, torch.Tensor)
         and self.device.type == "mps"
         and self.layout is torch.strided
         and (cut := crop(self.shape, self.stride(), tuple(pad))) is not None
-        and fill_bits(self.dtype, value, alone=max(cut.out_sizes, default=1) == 1) is not None
+        and fill_bits(self.dtype, value if cut.grows else 1, alone=max(cut.out_sizes, default=1) == 1) is not None
         and (0 not in cut.out_sizes or _cpu_takes(tuple(self.shape), tuple(pad)))
     )
 
@@ -53,7 +53,7 @@ def constant_pad_nd(self: torch.Tensor, pad: Sequence[int], value: complex = 0) 
     out = _empty_output(self, crop(self.shape, self.stride(), pad))
     if out.numel():
         itemsize = self.element_size()
-        fill = fill_bits(self.dtype, value, alone=out.numel() == 1) or (0, 0)
+        fill = fill_bits(self.dtype, value, alone=out.numel() == 1) or (0, 0)  # none where nothing is added
         launches = plan(self.shape, self.stride(), pad, out.stride(), itemsize, _skew(self), _skew(out))
         source = self if self.numel() else out  # no bytes to bind; and none are read
         for launch in launches:

@@ -189,6 +189,17 @@ def test_values_that_do_not_fit(fp8, value):
                 fp8.assert_same(call(m), expected)
 
 
+@pytest.mark.parametrize("dtype", [getattr(torch, name) for name in (
+    "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu") if hasattr(torch, name)])
+def test_a_pad_that_adds_nothing_looks_at_no_value(fp8, dtype):
+    """As the CPU has it: a value that the dtype cannot hold is no error where no element gets it."""
+    x = torch.arange(12, dtype=torch.uint8).view(dtype).view(3, 4)
+    for value in (1e6, -1.0, -0.0, 1e-45, float("inf"), 1j):
+        for pad in ((0, 0), (-1, 0), (0, -1, -1, 0), (-4, 0)):
+            fp8.assert_same(torch.ops.aten.constant_pad_nd(fp8.twin(x), pad, value),
+                            torch.ops.aten.constant_pad_nd(x, pad, value))
+
+
 ARITHMETIC = {
     "add": lambda x: x + x,
     "mul": lambda x: x * 2.0,

@@ -70,6 +70,19 @@ def test_a_value_is_not_looked_at_when_nothing_is_added(padding):
     padding.assert_same(torch.constant_pad_nd(padding.twin(x), (-1, -1), 300), expected)
 
 
+@pytest.mark.parametrize("value", [1e6, -0.0, 1e-45, math.inf, -math.inf, math.nan, 1j, 2**64])
+def test_no_value_is_looked_at_in_any_dtype(padding, value):
+    """The kernel takes such calls, whatever the value: nothing is left to stock and its errors."""
+    for dtype in padding.dtypes:
+        x = padding.random((3, 5), dtype)
+        for pad in ((0, 0), (-1, 0), (-1, -2, 0, -1)):
+            expected, error = outcome(lambda: torch.constant_pad_nd(x, pad, value))  # noqa: B023
+            actual, error_here = outcome(lambda: torch.constant_pad_nd(padding.twin(x), pad, value))  # noqa: B023
+            assert error_here == error, (dtype, pad)
+            if error is None:
+                padding.assert_same(actual, expected, (dtype, pad))
+
+
 @pytest.mark.parametrize(
     "sizes, pad",
     [
