@@ -141,8 +141,6 @@ struct Wide<bfloat> {
   }
 };
 
-inline uint byte_of(uint4 v, int i) { return (v[i >> 2] >> (8 * (i & 3))) & 0xffu; }
-
 // ---- four values at once -------------------------------------------------------------------------------------------
 
 // Four bytes as halves, bytes 0 and 2 in `even`, 1 and 3 in `odd`. e4m3fn has the bits of a half 256 times smaller, subnormals
@@ -205,9 +203,47 @@ inline typename Wide<T>::bits_t decode_one(uint b, constant CastLaunch& p, float
   return Wide<T>::from_float(p.scaling == 0 ? f : as_type<uint>(as_type<float>(f) * scale));
 }
 
-template <typename T>
-[[kernel]] void fp8_decode_16(
-    device const uint4* in [[buffer(0)]],
+// `count` values at once, so many that neighbouring threads read and write neighbouring memory in pieces of at most 16 bytes, or two
+// of them: 16 of a type of two bytes, four floats.
+template <int count>
+struct Bytes {
+  uint word[count / 4];
+  static Bytes load(device const uchar* from) {
+    Bytes b;
+    if (count == 16) {
+      const uint4 v = *reinterpret_cast<device const uint4*>(from);
+      FP8_UNROLL
+      for (int i = 0; i < count / 4; ++i) {
+        b.word[i] = v[i];
+      }
+    } else if (count == 8) {
+      const uint2 v = *reinterpret_cast<device const uint2*>(from);
+      b.word[0] = v.x;
+      b.word[count / 4 - 1] = v.y;
+    } else {
+      b.word[0] = *reinterpret_cast<device const uint*>(from);
+    }
+    return b;
+  }
+  void store(device uchar* to) const {
+    if (count == 16) {
+      uint4 v;
+      FP8_UNROLL
+      for (int i = 0; i < count / 4; ++i) {
+        v[i] = word[i];
+      }
+      *reinterpret_cast<device uint4*>(to) = v;
+    } else if (count == 8) {
+      *reinterpret_cast<device uint2*>(to) = uint2(word[0], word[count / 4 - 1]);
+    } else {
+      *reinterpret_cast<device uint*>(to) = word[0];
+    }
+  }
+};
+
+template <typename T, int count>
+[[kernel]] void fp8_decode_wide(
+    device const uchar* in [[buffer(0)]],
     device uint4* out [[buffer(1)]],
     device const float* scales [[buffer(2)]],
     constant CastLaunch& p [[buffer(3)]],
@@ -215,19 +251,19 @@ template <typename T>
   typedef typename Wide<T>::bits_t bits_t;
   constexpr int lanes = 16 / sizeof(bits_t);
   long first, row;
-  if (!locate<16>(p, position, first, row)) {
+  if (!locate<count>(p, position, first, row)) {
     return;
   }
-  const uint4 v = in[first / 16];
+  const Bytes<count> v = Bytes<count>::load(in + first);
   const float scale = scale_for(p, scales, row);
   const int format = int(p.format);
   const float gain = format == e4m3fn ? scale * 256.0f : scale;
-  uint4 w[16 / lanes];
+  uint4 w[count / lanes];
   FP8_UNROLL
-  for (int j = 0; j < 16; j += 4) {
+  for (int j = 0; j < count; j += 4) {
     bits_t b[4];
-    if (plain(v[j / 4], format)) {
-      const Four four = format == e5m2 ? unpack<e5m2>(v[j / 4]) : unpack<e4m3fn>(v[j / 4]);
+    if (plain(v.word[j / 4], format)) {
+      const Four four = format == e5m2 ? unpack<e5m2>(v.word[j / 4]) : unpack<e4m3fn>(v.word[j / 4]);
       b[0] = Wide<T>::round(float(four.even.x) * gain);
       b[1] = Wide<T>::round(float(four.odd.x) * gain);
       b[2] = Wide<T>::round(float(four.even.y) * gain);
@@ -235,7 +271,7 @@ template <typename T>
     } else {
       FP8_UNROLL
       for (int i = 0; i < 4; ++i) {
-        b[i] = decode_one<T>(byte_of(v, j + i), p, scale);
+        b[i] = decode_one<T>((v.word[j / 4] >> (8 * i)) & 0xffu, p, scale);
       }
     }
     if (lanes == 4) {
@@ -246,7 +282,7 @@ template <typename T>
     }
   }
   FP8_UNROLL
-  for (int j = 0; j < 16 / lanes; ++j) {
+  for (int j = 0; j < count / lanes; ++j) {
     out[first / lanes + j] = w[j];
   }
 }
@@ -282,33 +318,101 @@ inline float reciprocal_for(constant CastLaunch& p, device const float* scales, 
   return as_type<float>(Wide<T>::to_float(Wide<T>::from_float(as_type<uint>(1.0f / scale_for(p, scales, row)))));
 }
 
-template <typename T>
-[[kernel]] void fp8_encode_16(
+// The bytes of four values of less than e4m3fn's 464, or e5m2's 65536, and of no NaN. Adding a number whose last place is the
+// format's for this value, and taking it off again, rounds to nearest even; what is left is exact as a half, 256 times smaller for
+// e4m3fn (see Four), and has the format's bits there, subnormals too.
+template <int format>
+FP8_INLINE uint pack(thread const float* v) {
+  constexpr uint normal = format == e5m2 ? 113u << 23 : 121u << 23;
+  constexpr uint places = format == e5m2 ? 21u << 23 : 20u << 23;
+  half h[4];
+  FP8_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const uint bits = as_type<uint>(v[i]);
+    const float magnitude = as_type<float>(bits & 0x7fffffffu);
+    const float large = as_type<float>(max(bits & 0x7f800000u, normal) + places);
+    const float rounded = ((magnitude + large) - large) * (format == e5m2 ? 1.0f : 1.0f / 256.0f);
+    h[i] = half(as_type<float>(as_type<uint>(rounded) | (bits & 0x80000000u)));
+  }
+  const uint even = as_type<uint>(half2(h[0], h[2]));
+  const uint odd = as_type<uint>(half2(h[1], h[3]));
+  if (format == e5m2) {
+    return ((even >> 8) & 0x00ff00ffu) | (odd & 0xff00ff00u);
+  }
+  return ((even >> 7) & 0x007f007fu) | ((even >> 8) & 0x00800080u) | ((odd << 1) & 0x7f007f00u) | (odd & 0x80008000u);
+}
+
+// The wide values of `count` places, as floats.
+template <typename T, int count>
+FP8_INLINE void load_wide(device const uint4* in, thread float* v) {
+  typedef typename Wide<T>::bits_t bits_t;
+  constexpr int lanes = 16 / sizeof(T);
+  FP8_UNROLL
+  for (int j = 0; j < count / lanes; ++j) {
+    const uint4 w = in[j];
+    FP8_UNROLL
+    for (int i = 0; i < lanes; ++i) {
+      const uint word = w[i * 4 / lanes];
+      const uint bits = sizeof(T) == 4 ? word : (word >> (16 * (i & 1))) & 0xffffu;
+      v[j * lanes + i] = float(as_type<T>(bits_t(bits)));
+    }
+  }
+}
+
+template <typename T, int count>
+[[kernel]] void fp8_encode_wide(
     device const uint4* in [[buffer(0)]],
-    device uint4* out [[buffer(1)]],
+    device uchar* out [[buffer(1)]],
     device const float* scales [[buffer(2)]],
     constant CastLaunch& p [[buffer(3)]],
     uint2 position [[thread_position_in_grid]]) {
   typedef typename Wide<T>::bits_t bits_t;
   constexpr int lanes = 16 / sizeof(bits_t);
   long first, row;
-  if (!locate<16>(p, position, first, row)) {
+  if (!locate<count>(p, position, first, row)) {
     return;
   }
-  uint4 v[16 / lanes];
-  FP8_UNROLL
-  for (int j = 0; j < 16 / lanes; ++j) {
-    v[j] = in[first / lanes + j];
-  }
   const float reciprocal = reciprocal_for<T>(p, scales, row);
-  uint4 w = uint4(0);
+  float v[count];
+  load_wide<T, count>(in + first / lanes, v);
+  const bool is_e5m2 = p.format == e5m2;
+  const float most = is_e5m2 ? 57344.0f : 448.0f;
+  float mark = 0.0f, largest = 0.0f;  // mark: NaN if any value is NaN or infinite
   FP8_UNROLL
-  for (int i = 0; i < 16; ++i) {
-    const uint word = v[i / lanes][(i % lanes) * 4 / lanes];
-    const bits_t value = bits_t(sizeof(bits_t) == 4 ? word : word >> (16 * (i & 1)));
-    w[i >> 2] |= encode_one<T>(value, p, reciprocal) << (8 * (i & 3));
+  for (int i = 0; i < count; ++i) {
+    if (p.scaling != 0) {
+      v[i] = float(T(v[i] * reciprocal));
+      mark = fma(v[i], 0.0f, mark);
+      v[i] = clamp(v[i], -most, most);
+    } else {
+      mark = fma(v[i], 0.0f, mark);
+      largest = max(largest, fabs(v[i]));
+    }
   }
-  out[first / 16] = w;
+  Bytes<count> b;
+  if (p.format <= e5m2 && mark == 0.0f && largest < (is_e5m2 ? 65536.0f : 464.0f)) {
+    FP8_UNROLL
+    for (int i = 0; i < count / 4; ++i) {
+      b.word[i] = is_e5m2 ? pack<e5m2>(v + 4 * i) : pack<e4m3fn>(v + 4 * i);
+    }
+  } else {
+    FP8_UNROLL
+    for (int i = 0; i < count / 4; ++i) {
+      b.word[i] = 0;
+    }
+    FP8_UNROLL
+    for (int j = 0; j < count / lanes; ++j) {
+      const uint4 w = in[first / lanes + j];  // again, by their bits: a NaN keeps its sign
+      FP8_UNROLL
+      for (int i = 0; i < lanes; ++i) {
+        const uint word = w[i * 4 / lanes];
+        const bits_t value = bits_t(sizeof(bits_t) == 4 ? word : word >> (16 * (i & 1)));
+        const int at = j * lanes + i;
+        b.word[at / 4] |= encode_one<T>(value, p, reciprocal) << (8 * (at % 4));
+      }
+    }
+  }
+  b.store(out + first);
 }
 
 template <typename T>
@@ -341,9 +445,27 @@ struct AmaxLaunch {
   long cols;
   long stripes;  // threadgroups of a row: out[row * stripes + stripe]
   long final;    // write the scale that makes the largest magnitude `most`, not the magnitude
+  long vectors;  // rows begin on 16-byte boundaries and are whole vectors
 };
 
 constant constexpr uint amax_threads = 256;
+constant constexpr int amax_flight = 4;
+
+// The larger magnitudes so far, as bits of T: those of the upper halves of the words, and of the lower ones, both in the upper half.
+struct Largest {
+  uint upper;
+  uint lower;
+};
+
+template <typename T>
+FP8_INLINE void take_word(thread Largest& l, uint word) {
+  if (sizeof(T) == 4) {
+    l.upper = max(l.upper, word & 0x7fffffffu);
+  } else {
+    l.upper = max(l.upper, word & 0x7fff0000u);
+    l.lower = max(l.lower, (word << 16) & 0x7fff0000u);
+  }
+}
 
 // Magnitudes order as their bits do, and NaN, as in torch.amax, is the largest of all.
 template <typename T>
@@ -356,13 +478,38 @@ template <typename T>
     uint thread_in_group [[thread_position_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+  typedef typename Wide<T>::bits_t bits_t;
   threadgroup uint largest_of[amax_threads / 32];
-  const long row = long(group) / p.stripes;
+  const long row = p.stripes == 1 ? long(group) : long(group) / p.stripes;
   const long stripe = long(group) - row * p.stripes;
-  uint largest = 0;
-  for (long c = stripe * amax_threads + thread_in_group; c < p.cols; c += p.stripes * amax_threads) {
-    largest = max(largest, Wide<T>::to_float(in[row * p.cols + c]) & 0x7fffffffu);
+  const long step = p.stripes * amax_threads;
+  const long begin = stripe * amax_threads + thread_in_group;
+  device const bits_t* from = in + row * p.cols;
+  Largest l = {0u, 0u};
+  if (p.vectors != 0) {
+    device const uint4* vectors = reinterpret_cast<device const uint4*>(from);
+    const long count = p.cols * long(sizeof(bits_t)) / 16;
+    for (long i = begin; i < count; i += amax_flight * step) {
+      uint4 v[amax_flight];
+      FP8_UNROLL
+      for (int f = 0; f < amax_flight; ++f) {
+        v[f] = vectors[min(i + f * step, count - 1)];  // past the end: the last one again
+      }
+      FP8_UNROLL
+      for (int f = 0; f < amax_flight; ++f) {
+        FP8_UNROLL
+        for (int j = 0; j < 4; ++j) {
+          take_word<T>(l, v[f][j]);
+        }
+      }
+    }
+  } else {
+    for (long c = begin; c < p.cols; c += step) {
+      take_word<T>(l, uint(from[c]) << (sizeof(bits_t) == 4 ? 0 : 16));
+    }
   }
+  const uint bits = max(l.upper, l.lower);
+  uint largest = sizeof(bits_t) == 4 ? bits : Wide<T>::to_float(bits_t(bits >> 16));
   largest = simd_max(largest);
   if (lane == 0) {
     largest_of[simdgroup] = largest;
@@ -830,9 +977,7 @@ template <typename T>
   INSTANTIATE_FP8(kernel_name, half)       \
   INSTANTIATE_FP8(kernel_name, bfloat)
 
-INSTANTIATE_FP8_TYPES(fp8_decode_16)
 INSTANTIATE_FP8_TYPES(fp8_decode_1)
-INSTANTIATE_FP8_TYPES(fp8_encode_16)
 INSTANTIATE_FP8_TYPES(fp8_encode_1)
 INSTANTIATE_FP8_TYPES(fp8_amax)
 INSTANTIATE_FP8_TYPES(fp8_stochastic)
@@ -840,6 +985,17 @@ INSTANTIATE_FP8_TYPES(fp8_quantize_mx)
 INSTANTIATE_FP8_TYPES(fp8_dequantize_mx)
 INSTANTIATE_FP8_TYPES(fp8_dequantize_nv)
 INSTANTIATE_FP8_TYPES(fp8_gemv_1)
+
+// The name has the values of a thread: cast.py's WIDTHS.
+#define INSTANTIATE_WIDE(direction, T, count)                                            \
+  template [[host_name("fp8_" #direction "_" #count "_" #T)]] [[kernel]] decltype(        \
+      fp8_##direction##_wide<T, count>) fp8_##direction##_wide<T, count>;
+INSTANTIATE_WIDE(decode, float, 4)
+INSTANTIATE_WIDE(decode, half, 16)
+INSTANTIATE_WIDE(decode, bfloat, 16)
+INSTANTIATE_WIDE(encode, float, 8)
+INSTANTIATE_WIDE(encode, half, 16)
+INSTANTIATE_WIDE(encode, bfloat, 16)
 
 // The name has the chunk and the batch.
 #define INSTANTIATE_GEMV(chunk, rows_each, batch, flight, T)                            \

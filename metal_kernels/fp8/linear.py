@@ -15,6 +15,7 @@ from .formats import CODES, FP8, LIBRARY, MATRIX, SCALE_NONE, SCALE_ROW, SCALE_T
 
 MAX_ROWS = 16  # of x, for the fused GEMV
 MAX_SCRATCH = 64 * 2**20  # bytes of decoded weight at a time
+EVEN_ROWS = 256  # a block has a multiple of so many: rows of the product that begin anywhere are slow to write
 SIMDGROUPS = 8  # fp8.metal: gemv_simdgroups
 # fp8.metal's instantiations of fp8_gemv: chunk -> rows of x -> rows of the weight that a SIMD-group holds. Measured on
 # an H200 (through NVPTX) among 1, 2 and 4 rows, 1, 2 and 4 chunks in flight; registers hold no more than 32 sums.
@@ -152,6 +153,8 @@ def decoded_blocks(
     """(first row, rows decoded) until all of `weight` [N, K] has been; the blocks share a scratch of bounded size."""
     rows, cols = weight.shape
     step = max(1, min(rows, MAX_SCRATCH // (cols * dtype.itemsize)))
+    if step < rows and step > EVEN_ROWS:
+        step -= step % EVEN_ROWS
     scratch = torch.empty(step, cols, dtype=dtype, device=weight.device)
     for first in range(0, rows, step):
         block = contiguous(weight[first : first + step])

@@ -163,8 +163,9 @@ def _scales(x: torch.Tensor, rows: int, most: float) -> torch.Tensor:
 
 
 def _amax(x: torch.Tensor, out: torch.Tensor, rows: int, cols: int, stripes: int, final: bool, most: float) -> None:
+    vectors = cols * x.element_size() % 16 == 0 and x.storage_offset() * x.element_size() % 16 == 0
     LIBRARY.launch(
-        f"fp8_amax_{WIDE[x.dtype]}", x, out, [cols, stripes, final], float(most),
+        f"fp8_amax_{WIDE[x.dtype]}", x, out, [cols, stripes, final, vectors], float(most),
         threads=rows * stripes * AMAX_THREADS, group_size=AMAX_THREADS,
     )  # fmt: skip
 

@@ -20,9 +20,9 @@ using namespace metal;
 
 constant constexpr uint simd_width = 32;
 constant constexpr uint group_simdgroups = 8;   // geometry.py: GROUP_SIMDGROUPS; of the few-row forms
-constant constexpr int block_rows = 4;          // geometry.py: BLOCK_ROWS; of the few-row forms
-constant constexpr int vector_outputs = 2;      // geometry.py: VECTOR_OUTPUTS
-constant constexpr int vector_flight = 2;       // pieces of each output in flight in a lane
+constant constexpr int block_rows = 2;          // geometry.py: BLOCK_ROWS; of the few-row forms
+constant constexpr int vector_outputs = 4;      // geometry.py: VECTOR_OUTPUTS
+constant constexpr int vector_flight = 1;       // pieces of each output in flight in a lane
 constant constexpr int column_steps = 8;        // elements of a column in flight, one wide or 8 bytes
 
 constant constexpr int tile_rows = 32;          // geometry.py: TILE_ROWS
@@ -77,22 +77,38 @@ struct Rows {
   int end;
 };
 
-// The first group whose end is past `row`.
+// The first group whose end is past `row`. A lane loads several ends at once: with 256 groups the memory's latency is met once.
 inline Rows rows_around(device const int* offs, constant GroupedLaunch& p, int row, uint lane) {
+  constexpr int held = 8;
   const uint groups = uint(p.groups);
   const int limit = int(p.rows);
-  uint found = groups;
-  for (uint g = lane; g < groups; g += simd_width) {
-    if (bounded(offs, p, g, limit) > row) {
-      found = g;
-      break;
-    }
-  }
-  found = simd_min(found);
   Rows r;
-  r.group = found;
-  r.begin = begin_of(offs, p, found, limit, lane);
-  r.end = found < groups ? bounded(offs, p, found, limit) : limit;
+  r.group = groups;
+  r.begin = 0;
+  r.end = limit;
+  for (uint base = 0; base < groups && r.group == groups; base += held * simd_width) {
+    int ends[held];
+    GROUPED_UNROLL
+    for (int i = 0; i < held; ++i) {
+      ends[i] = bounded(offs, p, min(base + i * simd_width + lane, groups - 1), limit);
+    }
+    uint found = groups;
+    GROUPED_UNROLL
+    for (int i = held - 1; i >= 0; --i) {
+      const uint g = base + i * simd_width + lane;
+      found = g < groups && ends[i] > row ? g : found;
+    }
+    r.group = simd_min(found);
+    int end = 0;
+    GROUPED_UNROLL
+    for (int i = 0; i < held; ++i) {
+      const uint g = base + i * simd_width + lane;
+      r.begin = max(r.begin, g < r.group ? ends[i] : 0);
+      end = g == r.group ? ends[i] : end;
+    }
+    r.end = r.group < groups ? simd_max(end) : limit;
+  }
+  r.begin = simd_max(r.begin);
   return r;
 }
 
@@ -134,7 +150,75 @@ inline void reduce_lanes(thread float* sums, uint lane) {
 
 // ---- few rows, lanes along K --------------------------------------------------------------------------------------
 
-// A threadgroup at grid row r works if r is the first of a block of four rows of its group; the others leave at once.
+// The products of `rows` rows of x, of which `active` exist, and of vector_outputs rows of the weight, of which a lane has `flight`
+// vectors each in flight, x's among them. Then the sums of all lanes: sum number l / (32 / count) in lane l.
+template <typename T, int rows, int flight>
+inline float multiply_rows(
+    device const T* x_rows, device const T* thread const* weight_rows, constant GroupedLaunch& p, int active, uint first, uint stride,
+    uint length, bool has_rest, uint lane) {
+  constexpr int width = 16 / sizeof(T);
+  constexpr int count = rows * vector_outputs;
+  float sums[count];
+  GROUPED_UNROLL
+  for (int i = 0; i < count; ++i) {
+    sums[i] = 0.0f;
+  }
+  device const T* x_at[rows];
+  GROUPED_UNROLL
+  for (int m = 0; m < rows; ++m) {
+    x_at[m] = x_rows + min(m, active - 1) * p.x_row;  // past the last row: that one again, and the sums are dropped
+  }
+  const uint pieces = length / width;
+  for (uint begin = first; begin < pieces; begin += flight * stride) {
+    uint4 w[flight][vector_outputs];
+    uint4 v[flight];  // of a single row; several would take the registers that keep the weights of other SIMD-groups in flight
+    GROUPED_UNROLL
+    for (int f = 0; f < flight; ++f) {
+      const uint i = min(begin + f * stride, pieces - 1);
+      GROUPED_UNROLL
+      for (int n = 0; n < vector_outputs; ++n) {
+        w[f][n] = load_vector(weight_rows[n], i);
+      }
+      if (rows == 1) {
+        v[f] = load_vector(x_at[0], i);
+      }
+    }
+    GROUPED_UNROLL
+    for (int f = 0; f < flight; ++f) {
+      if (f > 0 && begin + f * stride >= pieces) {
+        break;
+      }
+      GROUPED_UNROLL
+      for (int m = 0; m < rows; ++m) {
+        const uint4 x_vector = rows == 1 ? v[f] : load_vector(x_at[m], begin + f * stride);
+        GROUPED_UNROLL
+        for (int j = 0; j < width; ++j) {
+          GROUPED_UNROLL
+          for (int n = 0; n < vector_outputs; ++n) {
+            thread float& sum = sums[m * vector_outputs + n];
+            sum = fma(get_lane<T>(w[f][n], j), get_lane<T>(x_vector, j), sum);
+          }
+        }
+      }
+    }
+  }
+  // What is left of K after the last whole vector.
+  const uint k = pieces * width + lane;
+  if (has_rest && k < length) {
+    GROUPED_UNROLL
+    for (int m = 0; m < rows; ++m) {
+      const float v = float(x_at[m][k]);
+      GROUPED_UNROLL
+      for (int n = 0; n < vector_outputs; ++n) {
+        sums[m * vector_outputs + n] = fma(float(weight_rows[n][k]), v, sums[m * vector_outputs + n]);
+      }
+    }
+  }
+  reduce_lanes<count>(sums, lane);
+  return sums[0];
+}
+
+// A threadgroup at grid row r works if r is the first of a block of two rows of its group; the others leave at once.
 template <typename T>
 [[kernel]] void grouped_vectors(
     device const T* x [[buffer(0)]],
@@ -145,9 +229,7 @@ template <typename T>
     uint2 position [[threadgroup_position_in_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  constexpr int width = 16 / sizeof(T);
   constexpr int count = block_rows * vector_outputs;
-  constexpr uint lanes_per_sum = simd_width / count;
   threadgroup float partial[group_simdgroups][count];
   const int row = int(position.y);
   const Rows around = rows_around(offs, p, row, lane);
@@ -167,84 +249,32 @@ template <typename T>
     weight_rows[n] = matrix + min(first + n, p.outputs - 1) * p.weight_row;
   }
   device const T* x_rows = x + long(row) * p.x_row;
-  float sums[count];
-  GROUPED_UNROLL
-  for (int i = 0; i < count; ++i) {
-    sums[i] = 0.0f;
-  }
-
   const uint length = has_weight ? uint(p.length) : 0;
-  const uint pieces = length / width;
-  const uint stride = parts * simd_width;
-  for (uint begin = part * simd_width + lane; begin < pieces; begin += vector_flight * stride) {
-    uint4 w[vector_flight][vector_outputs];
-    GROUPED_UNROLL
-    for (int f = 0; f < vector_flight; ++f) {
-      const uint i = begin + f * stride;
-      GROUPED_UNROLL
-      for (int n = 0; n < vector_outputs; ++n) {
-        w[f][n] = uint4(0);
-        if (f == 0 || i < pieces) {
-          w[f][n] = load_vector(weight_rows[n], i);
-        }
-      }
-    }
-    GROUPED_UNROLL
-    for (int f = 0; f < vector_flight; ++f) {
-      const uint i = begin + f * stride;
-      if (f > 0 && i >= pieces) {
-        break;
-      }
-      GROUPED_UNROLL
-      for (int m = 0; m < block_rows; ++m) {
-        if (m < active) {
-          const uint4 v = load_vector(x_rows + m * p.x_row, i);
-          GROUPED_UNROLL
-          for (int j = 0; j < width; ++j) {
-            GROUPED_UNROLL
-            for (int n = 0; n < vector_outputs; ++n) {
-              thread float& sum = sums[m * vector_outputs + n];
-              sum = fma(get_lane<T>(w[f][n], j), get_lane<T>(v, j), sum);
-            }
-          }
-        }
-      }
-    }
-  }
-  // What is left of K after the last whole vector.
-  const uint k = pieces * width + lane;
-  if (part == 0 && k < length) {
-    GROUPED_UNROLL
-    for (int m = 0; m < block_rows; ++m) {
-      if (m < active) {
-        const float v = float(x_rows[m * p.x_row + k]);
-        GROUPED_UNROLL
-        for (int n = 0; n < vector_outputs; ++n) {
-          sums[m * vector_outputs + n] = fma(float(weight_rows[n][k]), v, sums[m * vector_outputs + n]);
-        }
-      }
-    }
-  }
-
-  reduce_lanes<count>(sums, lane);
+  const uint begin = part * simd_width + lane, stride = parts * simd_width;
+  // One row of a group is the usual case, and has registers for more in flight.
+  const bool single = active == 1;
+  float sum = single
+      ? multiply_rows<T, 1, 2 * vector_flight>(x_rows, weight_rows, p, 1, begin, stride, length, part == 0, lane)
+      : multiply_rows<T, block_rows, vector_flight>(x_rows, weight_rows, p, active, begin, stride, length, part == 0, lane);
+  const uint lanes_per_sum = single ? simd_width / vector_outputs : simd_width / count;
   const uint index = lane / lanes_per_sum;
   const bool owner = lane % lanes_per_sum == 0;
   if (parts > 1) {
     if (owner) {
-      partial[simdgroup][index] = sums[0];
+      partial[simdgroup][index] = sum;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (part != 0) {
       return;
     }
     for (uint i = 1; i < parts; ++i) {
-      sums[0] += partial[simdgroup + i][index];
+      sum += partial[simdgroup + i][index];
     }
   }
   const int m = int(index / vector_outputs);
   const long n = first + index % vector_outputs;
   if (owner && m < active && n < p.outputs) {
-    y[(row + m) * p.y_row + n * p.y_step] = T(sums[0]);
+    y[(row + m) * p.y_row + n * p.y_step] = T(sum);
   }
 }
 

@@ -22,6 +22,9 @@ GROUP_THREADS = 256  # of a group that holds several rows
 COLUMN_THREADS = 256  # softmax.metal: column_threads
 COLUMN_BATCH = 4  # softmax.metal: column_batch
 HELD_VECTORS = {1: (1, 2, 4), 2: (1, 2)}  # by number of inputs: vectors of each that a thread may hold
+# Elements of each input that a thread of a large group holds, where so few are possible: 32 take 95 registers on an
+# H200 (through NVPTX), and as few threads then run at once.
+HELD_ELEMENTS = 16
 LOOPED_VECTORS = {1: 2, 2: 1}  # by number of inputs: vectors of each in flight where a row is read in a loop
 UNALIGNED = 512  # rows shorter than this that start inside vectors are read by elements: most would be at an end
 BUSY_ROWS = 512  # rows enough to keep a GPU busy with a small group each; with fewer, groups as large as the row allows
@@ -223,7 +226,8 @@ def _held(problem: _Problem, vectors: bool, pieces: int) -> Launch:
         busy = [(n, lanes) for n, lanes in shared if lanes >= FEWEST_LANES and problem.count * lanes >= BUSY_THREADS]
         return _held_by(problem, vectors, *(busy[-1] if busy else shared[0]), GROUP_THREADS)
     fitting = [count for count in counts if pieces <= count * MAX_ROW_THREADS]
-    count = fitting[-1] if problem.count >= BUSY_ROWS else fitting[0]
+    light = [count for count in fitting if count * problem.vector <= HELD_ELEMENTS]
+    count = (light or fitting[:1])[-1] if problem.count >= BUSY_ROWS else fitting[0]
     threads = -(-pieces // (count * SIMD)) * SIMD
     return _held_by(problem, vectors, count, threads, threads)
 

@@ -434,18 +434,22 @@ template <typename Op, typename T, typename U, int K>
   constexpr int V = vector_length<T, U>();
   threadgroup typename Op::State shared[max_simdgroups];
   const uint row_threads = uint(p.row_threads);
-  const uint row = group * (group_threads / row_threads) + thread_in_group / row_threads;
+  // Lanes that share a row are a power of two: no division stands before the first load.
+  const bool shared_simdgroup = row_threads <= simd_width;
+  const uint shift = shared_simdgroup ? ctz(row_threads) : 0;
+  const uint row = shared_simdgroup ? (group * group_threads + thread_in_group) >> shift : group;
+  const uint thread_in_row = shared_simdgroup ? thread_in_group & (row_threads - 1) : thread_in_group;
   const bool exists = row < uint(p.rows);
   // The last group may have fewer rows than room: its other threads follow the last row's and write nothing.
   const Bases at = locate(exists ? row : uint(p.rows) - 1, p, dims);
-  const Part<V> part(p, at.a, row_threads, thread_in_group % row_threads);
+  const Part<V> part(p, at.a, row_threads, thread_in_row);
 
   float x[K * V];
   float y[Op::inputs == 2 ? K * V : 1];
   read_inputs<Op, T, K>(a + at.a, b + at.b, p, part, 0, x, y);
   const typename Op::State mine = Op::template hold<K * V>(x, y, min(row_threads, simd_width));
   const typename Op::State total =
-      join_group<Op>(mine, shared, lane, simdgroup, row_threads <= simd_width ? 1 : group_threads / simd_width);
+      join_group<Op>(mine, shared, lane, simdgroup, shared_simdgroup ? 1 : group_threads / simd_width);
   const typename Op::Final f = Op::finish_held(mine, total);
   SOFTMAX_UNROLL
   for (int i = 0; i < K * V; ++i) {

@@ -103,6 +103,8 @@ class Kernels:
             if -(-extent // group) > most:
                 raise ValueError(f"{name}: {extent} threads in groups of {group} are more groups than CUDA has")
         key = f"{name}{'.partial' if partial else ''}{'.tensors' if tensors else ''}"
+        if self.used.get(key, {}).get("library", digest) != digest:  # two sources have a kernel of this name
+            key += f".{digest[:8]}"
         step["kernel"] = key
         if key not in self.used:
             compiled, texts = self.library(digest, partial, tensors)
@@ -159,6 +161,9 @@ def has_partial_simdgroups(step: dict) -> bool:
 
 def entries(text: str) -> tuple[str, dict[str, str]]:
     """A PTX module as (what comes before the first function, entry by symbol)."""
+    missing = re.search(r"^\.extern \.func.*? (\w+)\s*\(\s*$", text, re.M)
+    if missing:
+        raise ValueError(f"the PTX calls {missing[1]}, which is nowhere")
     starts = [m.start() for m in re.finditer(r"^(?:\.visible \.entry|\.func|\.visible \.func) ", text, re.M)]
     if not starts:
         return text, {}

@@ -153,7 +153,7 @@ def fill(instance: Instance, generator: torch.Generator) -> None:
             dim = case["args"][2]
             x = torch.randn(tensor.shape, generator=generator, device=generator.device)
             y = torch.softmax(x, dim) if reference["fill"] == "softmax" else torch.log_softmax(x, dim)
-            tensor.copy_(y)
+            _set(tensor, y)
         else:
             _fill_flat(flat, reference, generator)
 
@@ -172,11 +172,16 @@ def _fill_flat(flat: torch.Tensor, reference: dict, generator: torch.Generator) 
             options = {"generator": generator, "device": device, "dtype": torch.uint8}
             bits.copy_(torch.randint(low, high, (bits.numel(),), **options))
         elif kind == "integers":
-            part.copy_(torch.randint(0, reference["high"], (n,), generator=generator, device=device))
+            _set(part, torch.randint(0, reference["high"], (n,), generator=generator, device=device))
         elif kind == "positive":
-            part.copy_(torch.rand(n, generator=generator, device=device) * 0.5 + 0.5)
+            _set(part, torch.rand(n, generator=generator, device=device) * 0.5 + 0.5)
         elif kind == "ones":
-            part.fill_(1)
+            _set(part, torch.ones(n, device=device))
         else:
             scale = {"normal": 1.0, "weights": 0.05, "weight": 8.0}[kind]
-            part.copy_(torch.randn(n, generator=generator, device=device).mul_(scale))
+            _set(part, torch.randn(n, generator=generator, device=device).mul_(scale))
+
+
+def _set(part: torch.Tensor, values: torch.Tensor) -> None:
+    """Converted where they were made: what comes from the CPU arrives by a copy that the sanitizer sees."""
+    part.copy_(values.to(part.dtype))

@@ -16,7 +16,7 @@ from .plan import Instance, fill
 REPLAYS = 31
 ROTATED = 320 * 2**20  # bytes of all copies together; the H200's L2 has 60 MB
 MOST_COPIES = 64
-_LINE = 512
+_LINE, _PAGE = 512, 2**21
 
 
 def microseconds(calls: list[Callable[[], None]], replays: int = REPLAYS) -> float:
@@ -64,14 +64,20 @@ class Copies:
 
     def microseconds(self, moved: int) -> float:
         """A copy that reads moved / 2 bytes and writes as many."""
-        half = max(_LINE, moved // 2 // _LINE * _LINE)  # places on whole lines: a copy from elsewhere is slower
+        # Of whole pages where it is large. Other copies take up to half as long again, so the best of two.
+        if moved <= 16 * _PAGE:
+            return self._of(moved, _LINE)
+        return min(self._of(moved, _PAGE), self._of(moved, min(32, moved // (8 * _PAGE)) * _PAGE))
+
+    def _of(self, moved: int, unit: int) -> float:
+        half = max(unit, round(moved / 2 / unit) * unit)
         if half not in self._known:
             room = min(half, self._from.numel())
             slots = max(1, min(MOST_COPIES, -(-ROTATED // room), self._from.numel() // room))
             places = [slice(i * room, (i + 1) * room) for i in range(slots)]
             calls = [lambda a=self._to[place], b=self._from[place]: a.copy_(b) for place in places]
             self._known[half] = microseconds(calls) * half / room
-        return self._known[half]
+        return self._known[half] * moved / 2 / half
 
 
 def instances(case: dict, functions: dict, driver) -> list[Instance]:

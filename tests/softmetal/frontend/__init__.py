@@ -14,7 +14,8 @@ The compiler is the clang inside the PyPI package `ziglang`; what a source goes 
     reflection               arguments, threadgroup memory and calls, from the intermediate code
     erase, link              flat memory, every access a call into the runtime (checked) or plain vectorised code
 
-include/msl/ is the metal:: library; target_cpu.h is the one file of it that knows the target. Open symbols of the
+include/msl/ is the metal:: library; target_cpu.h, and for compile(target="nvptx") target_nvptx.h with math_nvptx.h, are
+what knows the target. PTX is made by nvptx.py, from the same text and after the same rules. Open symbols of the
 shared object are the runtime's (softmetal_abi.h, __asan_*) and libm's float functions, both found in the process.
 
 Differences from Apple's compiler, errors here and never other results: Metal 3.2, and bfloat that converts to float or

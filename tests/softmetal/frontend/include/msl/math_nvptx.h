@@ -4,7 +4,7 @@
 namespace msl {
 namespace target {
 #define MSL_UNARY(name, op) MSL_INLINE float name(float x) { float r; asm(op " %0, %1;" : "=f"(r) : "f"(x)); return r; }
-MSL_UNARY(exp2_unit, "ex2.approx.f32") MSL_UNARY(log2_unit, "lg2.approx.f32") MSL_UNARY(sin_unit, "sin.approx.f32")
+MSL_UNARY(exp2_unit, "ex2.approx.ftz.f32") MSL_UNARY(log2_unit, "lg2.approx.f32") MSL_UNARY(sin_unit, "sin.approx.f32")
 MSL_UNARY(cos_unit, "cos.approx.f32") MSL_UNARY(rsqrt_unit, "rsqrt.approx.f32") MSL_UNARY(reciprocal, "rcp.rn.f32")
 MSL_UNARY(sqrt, "sqrt.rn.f32") MSL_UNARY(floor, "cvt.rmi.f32.f32") MSL_UNARY(ceil, "cvt.rpi.f32.f32")
 MSL_UNARY(trunc, "cvt.rzi.f32.f32") MSL_UNARY(rint, "cvt.rni.f32.f32")
@@ -21,22 +21,28 @@ MSL_INLINE float fmax(float x, float y) { float r; asm("max.f32 %0, %1, %2;" : "
 MSL_INLINE float round(float x) { return trunc(x + signed_as(0.49999997f, x)); }
 MSL_INLINE float rsqrt(float x) { return reciprocal(sqrt(x)); }
 
-// 2^t * 2^r for an integer t from -151 to 129, in two steps that neither overflow nor lose a subnormal result.
-MSL_INLINE float scaled_exp2(float r, float t) { return (exp2_unit(r) * 2.0f) * exp2_unit(t - 1.0f); }
-MSL_INLINE float in_exponent_range(float t) { return t < -151.0f ? -151.0f : t > 129.0f ? 129.0f : t; }
+// x * a as a whole number and the power of two of it. The sum with so large a number has that number in its low bits, from where it
+// goes into a float's exponent; one less than it, so that 2^128 / 2 is still a float. Results below 2^-126 are 0, as on Apple's GPUs.
+struct whole_power {
+  float whole, half_scale;
+  MSL_INLINE whole_power(float x, float a) {
+    const float shifted = fmin(fmax(fma(x, a, 12583038.0f), 12582913.0f), 12583166.0f);
+    whole = shifted - 12583038.0f;
+    half_scale = from_bits(bits_of(shifted) << 23);
+  }
+  MSL_INLINE float times_exp2(float rest) const { return (exp2_unit(rest) * half_scale) * 2.0f; }
+};
 MSL_INLINE float exp(float x) {
-  const float t = in_exponent_range(rint(x * 1.44269504f));
-  const float r = fma(t, 1.90465421e-9f, fma(t, -0.693147182f, x));
-  return scaled_exp2(r * 1.44269504f, t);
+  const whole_power t(x, 1.44269504f);
+  return t.times_exp2(fma(t.whole, 1.90465421e-9f, fma(t.whole, -0.693147182f, x)) * 1.44269504f);
 }
 MSL_INLINE float exp2(float x) {
-  const float t = in_exponent_range(rint(x));
-  return scaled_exp2(x - t, t);
+  const whole_power t(x, 1.0f);
+  return t.times_exp2(x - t.whole);
 }
 MSL_INLINE float exp10(float x) {
-  const float t = in_exponent_range(rint(x * 3.32192809f));
-  const float r = fma(t, -4.6050390e-6f, fma(t, -0.301025391f, x));
-  return scaled_exp2(r * 3.32192809f, t);
+  const whole_power t(x, 3.32192809f);
+  return t.times_exp2(fma(t.whole, -4.6050390e-6f, fma(t.whole, -0.301025391f, x)) * 3.32192809f);
 }
 // x = 2^e * (1 + m) with m from -1/3 to 1/3; log(1 + m) through s = m / (2 + m).
 MSL_INLINE float log(float x) {
