@@ -113,7 +113,9 @@ def test_stock_waits_in_each_layer(world, name):
         copies[mode] = counters.host_copies()
         assert torch.equal(made.tokens, expected[:, : ids.shape[1] + 4])
     products = 2 * generation.expert_layers(model) * 4
-    assert copies["off"] - copies["auto"] >= products and not meter.host_copies
+    # A histc of floats goes to stock, which waits on a Mac but not here; our override waits for it first (waits.py).
+    beforehand = counters.calls("aten::histc")
+    assert copies["off"] - (copies["auto"] - beforehand) >= products and not meter.host_copies
 
 
 @pytest.mark.full
