@@ -131,7 +131,8 @@ def test_pad(patched, name, variant):
                     actual = op(x, *sample.args, **sample.kwargs)
                     assert taken("pad") == before + 1, (dtype, sample)
                     assert_same(actual, expected, (dtype, sample))
-                    if requires_grad:
+                    assert actual.requires_grad == expected.requires_grad, (dtype, sample)
+                    if expected.requires_grad:  # torch 2.15's samples of FP8 are without gradients
                         ones = torch.ones_like(expected)
                         (gradient,) = torch.autograd.grad(actual, x, library.twin(ones, "mps"))
                         assert_same(gradient, torch.autograd.grad(expected, sample.input, ones)[0], (dtype, sample))
