@@ -65,7 +65,8 @@ def test_every_kernel_of_a_family_is_an_entry(path):
 def test_all_of_the_language_that_depends_on_the_target():
     text = ptx(EVERYTHING)
     assert re.search(r"\.shared \.align \d+ \.b8 \S*shared\[128\];", text)
-    for instruction in ("bar.sync", "shfl.sync", "ex2.approx.ftz.f32", "movmatrix.sync", "mma.sync", "atom.", "ld.shared"):
+    expected = ("bar.sync", "shfl.sync", "ex2.approx.ftz.f32", "movmatrix.sync", "mma.sync", "atom.", "ld.shared")
+    for instruction in expected:
         assert instruction in text, instruction
     assert "activemask" not in text
 
