@@ -5,6 +5,7 @@ import importlib.util
 
 import pytest
 import torch
+from conformance import library
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 WIDE = (torch.float32, torch.float16, torch.bfloat16)
@@ -40,20 +41,8 @@ def test_layouts_and_special_values(fp8):
 
 
 def stochastic_reference(x, random, dtype):
-    """The steps of comfy-kitchen's eager stochastic_rounding_fp8, each a half-precision torch op on the CPU."""
-    mantissa_bits, bias, top = (3, 7, 15) if dtype is E4M3 else (2, 15, 31)
-    x = x.half()
-    magnitude = x.abs()
-    exponent = (magnitude.log2().floor() + bias).clamp(0, top)
-    subnormal = exponent == 0
-    power, least = 2.0 ** (exponent - bias), 2.0 ** (1 - bias)
-    steps = torch.where(
-        subnormal, magnitude / (least / 2**mantissa_bits), (magnitude / power - 1.0) * 2**mantissa_bits
-    )  # fmt: skip
-    fraction = (steps + random.half() / 256).floor() / 2**mantissa_bits
-    value = torch.where(subnormal, least * fraction, power * (1.0 + fraction)) * x.sign()
-    most = torch.finfo(dtype).max
-    return torch.where(x == 0, torch.zeros_like(x), value).clamp(-most, most).to(dtype)
+    (expected,) = library.quantize.stochastic(x, random, dtype)
+    return expected.value
 
 
 def assert_same_but_for_the_sign_of_nan(fp8, actual, expected):

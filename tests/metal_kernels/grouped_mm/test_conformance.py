@@ -2,23 +2,10 @@
 
 import pytest
 import torch
+from conformance.rows.grouped_mm import ENDS  # of 45 rows
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 FORMS = ("vectors", "columns", "tiles")
-
-# Of 45 rows; the names say what is special.
-ENDS = {
-    "even": (15, 30, 45),
-    "ragged": (1, 34, 45),
-    "empty groups": (0, 0, 7, 7, 45, 45),
-    "rows past the end": (3, 20),
-    "no rows at all": (0, 0, 0),
-    "one group": (45,),
-    "beyond the rows": (10, 60, 70),
-    "negative": (-5, 4, 40),
-    "descending": (20, 5, 30),
-    "many groups": tuple(min(i, 45) for i in range(70)),
-}
 
 
 @pytest.fixture(params=DTYPES, ids=str)
