@@ -1,4 +1,5 @@
-"""What the tests of one kernel family share: the family installed, its modules, twins on mps, and the tolerance."""
+"""What the tests of one kernel family share: the family installed, its modules, twins on mps, the judgement."""
+
 import contextlib
 import importlib
 import sys
@@ -6,8 +7,6 @@ import types
 
 import torch
 from pack import load
-
-EPS = 2.0**-24
 
 
 class Family:
@@ -20,7 +19,7 @@ class Family:
         loaded = {module: importlib.import_module(f"{package}.{module}") for module in modules}
         self.modules = types.SimpleNamespace(**{name: self.family, **loaded})
         self.dtypes = self.family.KERNEL.dtypes
-        self._twin = importlib.import_module(f"{self.metal_kernels.__name__}.conformance.inputs").twin
+        self.conformance = importlib.import_module(f"{self.metal_kernels.__name__}.conformance")
 
     @property
     def taken(self) -> int:
@@ -34,7 +33,13 @@ class Family:
 
     def twin(self, x):
         """The same storage, sizes, strides and offset on mps, moved as bytes; what is no tensor as it is."""
-        return self._twin(x, "mps")
+        return self.conformance.twin(x, "mps")
+
+    def assert_close(self, op: str, actual: torch.Tensor, *arguments: object, what: object = "") -> None:
+        """`actual` is the result of the conformance table's `op` on these arguments, within the tolerance there."""
+        operation = self.conformance.OPERATIONS[op]
+        expected = operation.reference(*(t.detach().cpu() if isinstance(t, torch.Tensor) else t for t in arguments))
+        self.conformance.compare(actual, expected, operation.tolerance, str(what))
 
     @staticmethod
     def random(*sizes, dtype=torch.float32, seed: int = 0) -> torch.Tensor:
@@ -67,20 +72,19 @@ def installed(name, alone=False):
         installation.uninstall()
 
 
-def assert_within(actual, expected, budget, what: object, ulps: float = 0.5) -> None:
-    """Within `ulps` of the output's dtype (its rounding) and the budget, both tensors in float64.
+@contextlib.contextmanager
+def stock_of(family: Family, version: str, **options):
+    """Inside: the stock of torch `version` on the software device, with the pack on it, `family` in auto mode."""
+    import softmetal
 
-    What an Apple GPU flushes (float32 below its smallest normal) may be zero. NaN and infinities are as expected.
-    """
-    actual = actual.detach().cpu()
-    assert actual.shape == expected.shape, what
-    finfo = torch.finfo(actual.dtype)
-    got, rounded = actual.double(), expected.to(actual.dtype).double()
-    special = ~rounded.isfinite()
-    assert torch.equal(got.isnan(), rounded.isnan()), (what, "NaN")
-    assert torch.equal(got[special].nan_to_num(nan=0.5), rounded[special].nan_to_num(nan=0.5)), (what, "infinity")
-    larger = torch.maximum(got.abs(), expected.abs()).clamp(min=finfo.tiny)
-    ulp = torch.exp2(larger.log2().floor()) * finfo.eps
-    allowed = ulps * ulp + budget.nan_to_num(0, 0, 0) + torch.finfo(torch.float32).tiny
-    excess = ((got - expected).abs() / allowed)[~special]
-    assert not excess.numel() or excess.max() <= 1.0001, (what, f"{excess.max():.2f} times the tolerance")
+    pack = family.metal_kernels
+    pack.uninstall()
+    pack.set_mode(**{family.name: "auto"})
+    try:
+        with softmetal.profile(faults=version, **options):
+            pack.install()
+            yield
+    finally:
+        pack.uninstall()
+        pack.install()
+        pack.set_mode(**{family.name: "on"})

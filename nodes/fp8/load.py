@@ -7,9 +7,9 @@ that ComfyUI can hold quantised is loaded again in bfloat16, times its scale: no
 import gc
 from dataclasses import dataclass, field
 
+from ..progress import Hooks
 from . import files, found, layers, memory, state
 from .header import Header, ModelFileError, read
-from .hooks import Hooks
 from .mapped import Mapped
 from .plan import Options, Plan, make
 

@@ -1,7 +1,8 @@
 """MetalFP8LoadDiffusionModel, MetalFP8LoadCLIP, MetalFP8LoadCheckpoint and MetalFP8SaveModel."""
 from comfy_api.latest import io, ui
 
-from . import files, hooks, load, output, plan, report, save
+from ..progress import hooks
+from . import files, load, output, plan, report, save
 
 
 def _file(name, folder, what):
@@ -60,7 +61,7 @@ class MetalFP8LoadDiffusionModel(io.ComfyNode):
 
     @classmethod
     def execute(cls, model_name, **options):
-        result = load.diffusion_model(model_name, plan.Options(**options), hooks.hooks())
+        result = load.diffusion_model(model_name, plan.Options(**options), hooks("FP8"))
         text = report.loaded(result)
         return io.NodeOutput(result.result, text, ui=_shown(text))
 
@@ -92,7 +93,7 @@ class MetalFP8LoadCLIP(io.ComfyNode):
     def execute(cls, clip_name, type, device=load.DEVICE, clip_name2=files.NONE, clip_name3=files.NONE,
                 clip_name4=files.NONE, **options):  # fmt: skip
         names = [clip_name, *(name for name in (clip_name2, clip_name3, clip_name4) if name != files.NONE)]
-        result = load.clip(names, type, device, plan.Options(**options), hooks.hooks())
+        result = load.clip(names, type, device, plan.Options(**options), hooks("FP8"))
         text = report.loaded(result, _where(result.result))
         return io.NodeOutput(result.result, text, ui=_shown(text))
 
@@ -118,7 +119,7 @@ class MetalFP8LoadCheckpoint(io.ComfyNode):
 
     @classmethod
     def execute(cls, ckpt_name, device=load.DEVICE, **options):
-        result = load.checkpoint(ckpt_name, device, plan.Options(**options), hooks.hooks())
+        result = load.checkpoint(ckpt_name, device, plan.Options(**options), hooks("FP8"))
         text = report.loaded(result, _where(result.result[1]))
         return io.NodeOutput(*result.result, text, ui=_shown(text))
 
@@ -150,6 +151,6 @@ class MetalFP8SaveModel(io.ComfyNode):
 
     @classmethod
     def execute(cls, model, filename_prefix, **options):
-        result = save.save(model, output.path(filename_prefix), plan.Options(**options), hooks.hooks())
+        result = save.save(model, output.path(filename_prefix), plan.Options(**options), hooks("FP8"))
         text = report.saved(result)
         return io.NodeOutput(result.path, text, ui=_shown(text))

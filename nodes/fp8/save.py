@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
+from ..progress import Hooks
 from . import found, plan
 from .header import ModelFileError
-from .hooks import Hooks
 from .layers import CONFIG, FORMATS, SCALES
 from .quantize import PER_TENSOR, quantize
 from .state import config_tensor

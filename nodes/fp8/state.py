@@ -15,7 +15,7 @@ def state_dict(mapped, plan, options, device, hooks):
 
     mapped  the file's tensors (`Mapped`).
     device  where quantising and scaling are done.
-    hooks   `tick` raises to cancel, `progress` takes 0 to 1 (see `hooks`).
+    hooks   `tick` raises to cancel, `progress` takes 0 to 1 (see `progress.Hooks`).
 
     A layer that holds NaN or infinity is not quantised. What is neither quantised nor cast is a view of the file.
     """

@@ -1,7 +1,8 @@
 """MetalParityCompare and MetalParityVAE: are these two the same, and does this VAE give what the CPU gives?"""
 from comfy_api.latest import io, ui
 
-from . import hooks, plan, report
+from ..progress import hooks, tick
+from . import plan, report
 from .compare import compare
 from .pictures import as_images
 from .vae import DECODE, OPERATIONS, Request, parity
@@ -65,7 +66,7 @@ class MetalParityCompare(io.ComfyNode):
 
     @classmethod
     def execute(cls, value, reference, data_range=0.0, **tolerances):
-        result = compare(value, reference, Tolerances(**tolerances), data_range, hooks.tick)
+        result = compare(value, reference, Tolerances(**tolerances), data_range, tick)
         picture = result.picture.image
         shown = _shown(cls, result.text, picture)
         return io.NodeOutput(result.text, result.json, result.passed, picture, result.metrics.psnr, ui=shown)
@@ -108,7 +109,7 @@ class MetalParityVAE(io.ComfyNode):
     @classmethod
     def execute(cls, vae, image_or_latent, operation, region, size=512, frames=0, data_range=0.0, **tolerances):
         request = Request(operation, region, size, frames)
-        result = parity(vae, image_or_latent, request, Tolerances(**tolerances), hooks.hooks(), data_range)
+        result = parity(vae, image_or_latent, request, Tolerances(**tolerances), hooks("parity"), data_range)
         final, picture = result.comparison, result.comparison.picture.image
         images = as_images(result.device, result.cpu)
         shown = _shown(cls, result.text, picture)

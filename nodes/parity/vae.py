@@ -4,11 +4,11 @@ Order of things: say what memory the CPU side needs and refuse if it is short; r
 the CPU side will take; run the device side and say it again, better; make the CPU copy, run it, drop it; compare.
 """
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
+from ..progress import Hooks
 from . import cpu_copy, estimate, kernels_used, plan
 from .compare import Comparison, compare
 from .vae_report import Facts, as_dict, describe
@@ -38,15 +38,6 @@ class Request:
     region: str = plan.WHOLE
     size: int = 512
     frames: int = 0
-
-
-@dataclass(frozen=True)
-class Hooks:
-    """How a run reaches its user: `tick` raises to cancel, `progress` takes 0 to 1, `say` a sentence."""
-
-    tick: Callable = lambda: None
-    progress: Callable = lambda fraction: None
-    say: Callable = lambda text: None
 
 
 @dataclass(frozen=True)

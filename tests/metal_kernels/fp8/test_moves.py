@@ -198,16 +198,3 @@ def test_a_pad_that_adds_nothing_looks_at_no_value(fp8, dtype):
         for pad in ((0, 0), (-1, 0), (0, -1, -1, 0), (-4, 0)):
             fp8.assert_same(torch.ops.aten.constant_pad_nd(fp8.twin(x), pad, value),
                             torch.ops.aten.constant_pad_nd(x, pad, value))
-
-
-ARITHMETIC = {
-    "add": lambda x: x + x,
-    "mul": lambda x: x * 2.0,
-    "mixed": lambda x: x * torch.ones(16, device=x.device),
-    "neg": lambda x: -x,
-    "sum": lambda x: x.sum(),
-    "amax": lambda x: x.amax(),
-    "sort": lambda x: x.sort(),
-    "softmax": lambda x: x.softmax(0),
-    "relu": lambda x: x.relu(),
-}

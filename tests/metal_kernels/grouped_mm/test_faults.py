@@ -1,32 +1,18 @@
 """What stock does, by torch release: shown on stock first, then with the pack. And what auto patches."""
 
+import contextlib
 import importlib
 
 import pytest
 import torch
+from family import stock_of
 
 
 @pytest.fixture
 def faulty(grouped):
     """faulty("2.9"): that torch's stock, and the pack in auto mode on it."""
-    import softmetal
-
-    managers = []
-
-    def enter(version):
-        grouped.metal_kernels.uninstall()
-        grouped.metal_kernels.set_mode(grouped_mm="auto")
-        manager = softmetal.profile(faults=version)
-        manager.__enter__()
-        managers.append(manager)
-        grouped.metal_kernels.install()
-
-    yield enter
-    for manager in managers:
-        manager.__exit__(None, None, None)
-    grouped.metal_kernels.uninstall()
-    grouped.metal_kernels.install()
-    grouped.metal_kernels.set_mode(grouped_mm="on")
+    with contextlib.ExitStack() as entered:
+        yield lambda version: entered.enter_context(stock_of(grouped, version))
 
 
 def product(grouped):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from family import EPS, Family, assert_within, installed
+from family import Family, installed
 
 
 class Linear(Family):
@@ -25,27 +25,12 @@ class Linear(Family):
             y = F.linear(*tensors)
             assert self.taken == before + 1, ("went to stock", what)
         assert y.is_contiguous() and y.dtype == x.dtype, what
-        assert_close(y, x, weight, bias, what)
+        self.close(y, x, weight, bias, what)
         return y
 
-
-def assert_close(actual, x, weight, bias=None, what: object = "") -> None:
-    """Half an ulp of the output's dtype, its one rounding, and what rounding in float on the way may add up to.
-
-    That is 2^-24 of the sum of the products' magnitudes for each rounding; of n of them most cancel, which leaves about
-    sqrt(n), and a few. NaN and infinities are as expected.
-    """
-    doubles = [None if t is None else t.detach().cpu().double() for t in (x, weight, bias)]
-    expected = F.linear(*doubles)
-    magnitude = F.linear(*(None if t is None else t.abs() for t in doubles))
-    budget = (4 + x.shape[-1] ** 0.5 / 2) * EPS * magnitude
-    assert_within(actual, expected, budget, what)
-
-
-@pytest.fixture(scope="session")
-def close():
-    """assert_close()"""
-    return assert_close
+    def close(self, y, x, weight, bias=None, what: object = "") -> None:
+        """Raises unless y is the layer's output that the conformance table's reference has."""
+        self.assert_close("linear", y, x, weight, bias, what=what)
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +41,11 @@ def lin():
             F.linear(torch.zeros(1, 1, dtype=dtype, device="mps"), torch.zeros(1, 1, dtype=dtype, device="mps"))
         installation.reset_counters()
         yield family
+
+
+@pytest.fixture
+def close(lin):
+    return lin.close
 
 
 @pytest.fixture(scope="session")

@@ -1,33 +1,19 @@
 """What stock computes wrongly, by torch release: shown on stock first, then right with the pack; what auto patches."""
 
+import contextlib
 import importlib
 
 import pytest
 import torch
 import torch.nn.functional as F
+from family import stock_of
 
 
 @pytest.fixture
 def faulty(lin):
     """faulty("2.9", macos=...): that torch's stock, and the pack in auto mode on it."""
-    import softmetal
-
-    managers = []
-
-    def enter(version, **options):
-        lin.metal_kernels.uninstall()
-        lin.metal_kernels.set_mode(linear="auto")
-        manager = softmetal.profile(faults=version, **options)
-        manager.__enter__()
-        managers.append(manager)
-        lin.metal_kernels.install()
-
-    yield enter
-    for manager in managers:
-        manager.__exit__(None, None, None)
-    lin.metal_kernels.uninstall()
-    lin.metal_kernels.install()
-    lin.metal_kernels.set_mode(linear="on")
+    with contextlib.ExitStack() as entered:
+        yield lambda version, **options: entered.enter_context(stock_of(lin, version, **options))
 
 
 def stock_is_right(lin, close, *tensors):

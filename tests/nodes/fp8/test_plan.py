@@ -14,7 +14,7 @@ def plan(comfy_api):
 def state_of(path, options, avoid=frozenset(), hooks=None):
     header, mapped, layers = recognised(path)
     made = part("plan").make(header, layers, options, avoid)
-    state, failed = part("state").state_dict(mapped, made, options, "cpu", hooks or part("hooks").Hooks())
+    state, failed = part("state").state_dict(mapped, made, options, "cpu", hooks or part("load").Hooks())
     return made, state, failed
 
 
@@ -171,7 +171,7 @@ def test_other_formats_pass_untouched(plan, tmp_path):
 def test_progress_goes_from_start_to_end_and_cancel_stops_it(plan, tmp_path):
     path = write(tmp_path, {f"l{n}.weight": random(8, 16) for n in range(5)})
     seen = []
-    hooks = part("hooks").Hooks(progress=seen.append)
+    hooks = part("load").Hooks(progress=seen.append)
     state_of(path, plan.Options("per row"), hooks=hooks)
     assert seen == sorted(seen) and seen[-1] == 1.0 and len(seen) == 5
 
@@ -183,4 +183,4 @@ def test_progress_goes_from_start_to_end_and_cancel_stops_it(plan, tmp_path):
             raise Cancelled
 
     with pytest.raises(Cancelled):
-        state_of(path, plan.Options("per row"), hooks=part("hooks").Hooks(tick=tick, progress=seen.append))
+        state_of(path, plan.Options("per row"), hooks=part("load").Hooks(tick=tick, progress=seen.append))

@@ -21,7 +21,7 @@ class Interrupted(Exception):
 
 @pytest.fixture
 def comfy(monkeypatch):
-    """What `hooks` uses of ComfyUI: the interrupt, the progress bar, the text on a node."""
+    """What `progress` uses of ComfyUI: the interrupt, the progress bar, the text on a node."""
     seen = types.SimpleNamespace(interrupt=False, bars=[], texts=[])
 
     def throw():

@@ -1,7 +1,8 @@
-"""How a load or a save reaches its user: cancel, the node's progress bar, a sentence on the node and in the log."""
+"""How long work reaches its user: cancel, the node's progress bar, a sentence on the node and in the log."""
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 STEPS = 1000
 log = logging.getLogger("metal_kernels")
@@ -21,9 +22,20 @@ class Hooks:
         return Hooks(self.tick, lambda done: self.progress(first + (last - first) * done), self.say, self.warn)
 
 
-def hooks():
-    """`Hooks` of the node that runs now."""
+def hooks(about):
+    """`Hooks` of the node that runs now. about: the part of the pack that the log names, "FP8"."""
+    return Hooks(tick, _bar(), partial(_say, about, logging.INFO), partial(_say, about, logging.WARNING))
+
+
+def tick():
+    """Raise ComfyUI's interrupt if the user pressed cancel."""
     from comfy import model_management
+
+    model_management.throw_exception_if_processing_interrupted()
+
+
+def _bar():
+    """Moves the bar by whole steps, forward only: it may be called before every torch operation."""
     from comfy.utils import ProgressBar
 
     bar, shown = ProgressBar(STEPS), -1
@@ -35,22 +47,11 @@ def hooks():
             shown = step
             bar.update_absolute(step, STEPS)
 
-    return Hooks(model_management.throw_exception_if_processing_interrupted, progress, say, warn)
+    return progress
 
 
-def say(text):
-    """Show a sentence on the node while it works, and log it."""
-    log.info("Metal Kernels FP8: %s", text)
-    _show(text)
-
-
-def warn(text):
-    """As `say`, and as a warning in the log."""
-    log.warning("Metal Kernels FP8: %s", text)
-    _show(text)
-
-
-def _show(text):
+def _say(about, level, text):
+    log.log(level, "Metal Kernels %s: %s", about, text)
     try:
         from comfy_execution.utils import get_executing_context
         from server import PromptServer
@@ -59,4 +60,4 @@ def _show(text):
         if context is not None:
             PromptServer.instance.send_progress_text(text, context.node_id)
     except Exception:  # no server in this process, or one without this call: the log has the sentence
-        log.debug("Metal Kernels FP8: the sentence can't be shown on the node", exc_info=True)
+        log.debug("Metal Kernels %s: the sentence can't be shown on the node", about, exc_info=True)
