@@ -20,8 +20,10 @@ from pathlib import Path
 import torch
 
 from .cases import Case, all_cases
+from .peers import Peers
+from .peers.source import prepare
 
-FORMAT = 1
+FORMAT = 2
 ENTRIES_PER_FILE = 8
 SIMD = 32
 MAX_BLOCK = 1024  # target_nvptx.h: constant_bytes
@@ -35,8 +37,8 @@ def source_digests() -> dict[str, str]:
     return {p.parent.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(root.glob("*/*.metal"))}
 
 
-def record_all(cases: list[Case]) -> tuple[list[dict], dict[str, str]]:
-    """(the cases as plan.json has them, sources by digest)."""
+def record_all(cases: list[Case], peers: Peers | None = None) -> tuple[list[dict], dict[str, str]]:
+    """(the cases as plan.json has them, sources by digest). peers: what they launch for the cases that are timed."""
     import softmetal
     from pack import load
 
@@ -57,6 +59,7 @@ def record_all(cases: list[Case]) -> tuple[list[dict], dict[str, str]]:
                     "args": [_plain(value) for value in case.args], "inputs": inputs, "results": results,
                     "storages": recording.storages, "steps": recording.steps, "moved": case.moved, "flops": case.flops,
                     "form": case.form,
+                    "peers": list(peers.calls(case, results)) if peers and case.table == "speed" else [],
                 }
             )  # fmt: skip
     return made, recorder.sources
@@ -66,11 +69,23 @@ def _plain(value):
     return {"input": True} if hasattr(value, "fill") else list(value) if isinstance(value, tuple) else value
 
 
-class Kernels:
-    """The kernels that launches need, each in the variants of the target that they need."""
+def peers_sources(made: list[dict], peers: Peers) -> dict[str, str]:
+    """The peers' texts by their digest, with the kernels that the cases launch; takes them out of the cases."""
+    wanted: dict[str, set[str]] = {}
+    origins: dict[str, tuple] = {}
+    for call in (call for case in made for call in case["peers"]):
+        origins |= {digest: (call["peer"], source) for digest, source in call.pop("sources").items()}
+        for step in call["steps"]:
+            wanted.setdefault(step["library"], set()).add(step["kernel"])
+    return {digest: prepare(peers.folders[peer], source, wanted[digest]) for digest, (peer, source) in origins.items()}
 
-    def __init__(self, sources: dict[str, str]):
-        self._sources = sources
+
+class Kernels:
+    """The kernels that launches need, each in the variants of the target that they need. theirs: sources of others."""
+
+    def __init__(self, sources: dict[str, str], theirs: dict[str, str] | None = None):
+        self._sources = sources | (theirs or {})
+        self._theirs = set(theirs or ())
         self._libraries: dict[tuple, object] = {}
         self.used: dict[str, dict] = {}  # key -> signature, with the largest group that it is launched in
 
@@ -80,7 +95,8 @@ class Kernels:
         key = (digest, partial, tensors)
         if key not in self._libraries:
             options = {"partial_simdgroups": partial, "constant_tensors": tensors}
-            compiled = frontend.compile(self._sources[digest], target="nvptx", **options)
+            ours = digest not in self._theirs
+            compiled = frontend.compile(self._sources[digest], target="nvptx", house_rules=ours, **options)
             self._libraries[key] = (compiled, entries(compiled.path.read_text()))
         return self._libraries[key]
 
@@ -182,12 +198,12 @@ def limited(entry: str, threads: int) -> str:
     return re.sub(r"^\)(?=[^\n]*\n)", f")\n.maxntid {threads}", entry, count=1, flags=re.M)
 
 
-def build(out: Path, cases: list[Case]) -> dict:
+def build(out: Path, cases: list[Case], peers: Peers | None = None) -> dict:
     """Write OUT, and return the plan."""
-    made, sources = record_all(cases)
-    kernels = Kernels(sources)
-    for case in made:
-        for step in case["steps"]:
+    made, sources = record_all(cases, peers)
+    kernels = Kernels(sources, peers_sources(made, peers) if peers else {})
+    for call in (call for case in made for call in (case, *case["peers"])):
+        for step in call["steps"]:
             if "kernel" in step:
                 kernels.place(step)
                 del step["library"]
@@ -210,10 +226,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m gpu.build", description=__doc__.split("\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--table", action="append", help="speed, large or small; all unless given")
-    parser.add_argument("--only", default="", help="cases whose name has this in it")
+    parser.add_argument("--only", default="", help="cases whose name, table or row has this in it")
+    parser.add_argument("--peers", type=Path, metavar="MLX", help="MLX's sources: its kernels beside ours (peers/)")
+    parser.add_argument("--peers-torch", type=Path, metavar="PYTORCH", help="PyTorch 2.15's sources, likewise")
     options = parser.parse_args(arguments)
-    cases = [c for c in all_cases() if (not options.table or c.table in options.table) and options.only in c.name]
-    plan = build(options.out, cases)
+    cases = [c for c in all_cases() if not options.table or c.table in options.table]
+    cases = [c for c in cases if options.only in f"{c.name} {c.row} {c.table} {c.family}"]
+    try:
+        peers = Peers(options.peers, options.peers_torch) if options.peers or options.peers_torch else None
+    except FileNotFoundError as error:
+        print(f"gpu.build: {error}", file=sys.stderr)
+        return 2
+    plan = build(options.out, cases, peers)
     size = sum(path.stat().st_size for path in options.out.iterdir())
     print(f"{len(plan['cases'])} cases, {len(plan['kernels'])} kernels, {size / 2**20:.1f} MiB in {options.out}")
     return 0

@@ -11,7 +11,7 @@ import torch
 
 from .driver import Driver, GpuError
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Plan:
@@ -38,7 +38,8 @@ class Plan:
 
     def load(self, driver: Driver, cases: list[dict]) -> dict[str, tuple]:
         """key -> (function, signature) of the kernels that `cases` launch."""
-        keys = {step["kernel"] for case in cases for step in case["steps"] if "kernel" in step}
+        calls = [call for case in cases for call in (case, *case["peers"])]
+        keys = {step["kernel"] for call in calls for step in call["steps"] if "kernel" in step}
         driver.load([self.folder / file for file in sorted({self.data["kernels"][key]["file"] for key in keys})])
         kernels = self.data["kernels"]
         return {key: (driver.function(kernels[key]["file"], kernels[key]["symbol"]), kernels[key]) for key in keys}
@@ -95,6 +96,8 @@ class Instance:
             if "storage" in value:
                 address = self.storages[value["storage"]].data_ptr() + value["offset"] * dtype_of(value).itemsize
                 cells.append(ctypes.c_uint64(address))
+            elif "null" in value:
+                cells.append(ctypes.create_string_buffer(argument["size"]))
             elif argument["as"] == "pointer":
                 raise GpuError(f"{step['kernel']}: argument {argument['index']} is a value, not a tensor")
             else:

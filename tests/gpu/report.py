@@ -1,77 +1,104 @@
-"""RESULTS.md from a run's JSON: `python -m gpu.report RUN.json [--sanitizer NAME=TEXT ...]`, written beside this file.
-
-Bars are the project's, per table: a row's time over the copy of the same bytes, or over the row of one token.
-"""
+"""RESULTS.md from the JSON of a run, written beside this file: `python -m gpu.report RUN.json`."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import math
-import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
+from .bars import (
+    ALLOWED_SHARE,
+    BARS,
+    MLX,
+    PEAK,
+    PYTORCH,
+    best_peer,
+    geomean,
+    one_token,
+    peer_time,
+    right,
+    verdict,
+)
+
 HERE = Path(__file__).resolve().parent
-ALLOWED_BEYOND = 1.15  # a miss may be at most so far past its bar
 
 
-@dataclass(frozen=True)
-class Bar:
-    """The most that `ours` may be, over `copy` or over the same layer's row of one token."""
-
-    most: float
-    over: str
-    text: str
+def _table(header: list[str], rows: list[list[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
 
 
-BARS = {
-    "pad": Bar(1.15, "copy", "at most 1.15 times the copy"),
-    "softmax": Bar(1.2, "copy", "at most 1.2 times the copy, at attention shapes"),
-    "linear M=1": Bar(1 / 0.97, "copy", "the copy rate (0.97) from 32 MiB of weights on"),
-    "linear M=8": Bar(1.3, "one", "at most 1.3 times one row, where N and K are 4096 and more"),
-    "grouped decode": Bar(1.05, "copy", "at most 1.05 times the copy of the experts in use"),
-    "fp8 linear M=1": Bar(1.25, "copy", "at most 1.25 times the copy"),
-    "fp8 linear M=4": Bar(1.3, "one", "at most 1.3 times one row"),
-    "fp8 linear M=1024": Bar(1.15, "torch", "at most 1.15 times torch's bfloat16 product"),
-    "fp8 quantise": Bar(1.2, "copy", "at most 1.2 times the copy"),
-    "fp8 dequantise": Bar(1.2, "copy", "at most 1.2 times the copy"),
-}
-ATTENTION = 2**22  # elements from which a softmax is one of attention's
-COUNTED = {  # rows to which the bar applies
-    "softmax": lambda row: row["moved"] >= 2 * ATTENTION * 2 and "dim 1" not in row["name"],
-    "linear M=1": lambda row: row["moved"] >= 32 * 2**20,
-    "linear M=8": lambda row: min(map(int, re.search(r"x(\d+) (\d+)", row["name"]).groups())) >= 4096,
-}
+def _number(value: float | None, digits: int = 2) -> str:
+    return "" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
-def geomean(values: list[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
+def summary(tables: dict[str, list[dict]], run: dict) -> list[str]:
+    """A row for each table: geomeans of our time over the others'."""
+    rows = []
+    for table, its in tables.items():
+        others = ([row["copy"] for row in its], [row.get("torch") for row in its],
+                  *([peer_time(row, peer) for row in its] for peer in (MLX, PYTORCH)))  # fmt: skip
+        over = [geomean([r["ours"] / o for r, o in zip(its, other, strict=True) if o]) for other in others]
+        shares = [_of_peak(row, run) for row in its]
+        cells = [_number(value) for value in over]
+        rows.append([table, str(len(its)), *cells, _number(geomean([s for s in shares if s]))])
+    header = ["table", "rows", "ours / copy", "ours / torch", f"ours / {MLX}", f"ours / {PYTORCH}", "bytes over peak"]
+    return _table(header, rows)
 
 
-def one_token(rows: list[dict]) -> dict[tuple, float]:
-    """(kind, shape) -> time of the row with M = 1."""
-    return {_layer(row): row["ours"] for row in rows if row["row"].endswith("M=1")}
+def _of_peak(row: dict, run: dict) -> float | None:
+    peak = PEAK.get(run["device"])
+    return row["moved"] / (row["ours"] * 1e-6) / peak if peak else None
 
 
-def _layer(row: dict) -> tuple:
-    """The layer of a linear's row, without its number of rows."""
-    return (row["row"].rpartition(" ")[0], re.sub(r"\b\d+x(\d+) (\d+)", r"\1 \2", row["name"]))
+def bars(tables: dict[str, list[dict]]) -> list[str]:
+    """A row for each bar, and whether the misses are few and small enough."""
+    ones = one_token([row for its in tables.values() for row in its])
+    rows, counted, missed, far = [], 0, 0, 0
+    for table, its in tables.items():
+        for bar in BARS.get(table, ()):
+            found = verdict(bar, its, ones)
+            if not found.ratios:
+                rows.append([table, bar.text, _number(bar.most), "0", "", "", "no such time in this run", ""])
+                continue
+            counted += 1 if bar.overall else len(found.ratios)
+            missed, far = missed + found.missed, far + found.far
+            rows.append([
+                table, bar.text, _number(bar.most), str(len(found.ratios)), _number(geomean(found.ratios)),
+                _number(max(found.ratios)), str(found.missed), str(found.far),
+            ])  # fmt: skip
+    header = ["table", "bar", "most", "rows", "geomean", "worst", "missed", "by more than 15%"]
+    share = missed / counted if counted else 0.0
+    said = f"{missed} of {counted} misses ({share:.0%}), {far} of them beyond 1.15 times the bar; allowed: "
+    return [*_table(header, rows), "", f"{said}{ALLOWED_SHARE:.0%}, and none beyond."]
 
 
-def ratio(row: dict, bar: Bar, ones: dict[tuple, float]) -> float | None:
-    """The row's time over what its bar is measured against; None where there is no such time."""
-    other = {"copy": row.get("copy"), "torch": row.get("torch"), "one": ones.get(_layer(row))}[bar.over]
-    return row["ours"] / other if other else None
+def details(table: str, its: list[dict], run: dict) -> list[str]:
+    rows = []
+    for row in its:
+        peers = [peer_time(row, peer) for peer in (MLX, PYTORCH)]
+        best = best_peer(row)
+        times = (row["ours"], row["copy"], row.get("torch"), *peers)
+        ratios = (row["ours"] / row["copy"], row["ours"] / best if best else None, _of_peak(row, run))
+        rows.append([row["name"], *map(_number, times), *map(_number, ratios)])
+    header = ["", "ours", "copy", "torch", MLX, PYTORCH, "ours / copy", "ours / best peer", "bytes over peak"]
+    return ["", f"### {table}", "", *_table(header, rows)]
 
 
-def verdict(table: str, rows: list[dict], ones: dict[tuple, float]) -> tuple[list[float], int, int]:
-    """(ratios of the rows that the bar counts, how many miss it, how many miss it by too much)"""
-    bar, counted = BARS[table], COUNTED.get(table, lambda row: True)
-    ratios = [r for row in rows if counted(row) and (r := ratio(row, bar, ones)) is not None]
-    missed = [r for r in ratios if r > bar.most]
-    return ratios, len(missed), sum(r > bar.most * ALLOWED_BEYOND for r in missed)
+def peers_text(rows: list[dict]) -> list[str]:
+    """How many of the peers' launches there are, and which did not compute the operation."""
+    calls = [(row, peer) for row in rows for peer in row.get("peers", ())]
+    if not calls:
+        return ["The peers' own kernels were not in this run."]
+    wrong = [f"* {peer['peer']} {peer['title']} {row['name']}: {peer.get('text') or peer['error']}"
+             for row, peer in calls if not right(peer)]  # fmt: skip
+    return [
+        f"{MLX} and {PYTORCH}: {len(calls)} launches of their own Metal kernels, compiled by the same front end and "
+        "launched by their own rules (peers/). Where a peer has two kernels for a row, the faster is shown. Their "
+        f"results are checked too; not counted because they are wrong: {len(wrong)}.",
+        *wrong,
+    ]
 
 
 def text(run: dict, sanitizer: dict[str, str]) -> str:
@@ -82,7 +109,6 @@ def text(run: dict, sanitizer: dict[str, str]) -> str:
         tables.setdefault(row["row"], []).append(row)
     checked = run.get("check", [])
     wrong = [row for row in checked if not row["ok"]]
-    ones = one_token(rows)
     lines = [
         "# The kernels on a real GPU",
         "",
@@ -102,38 +128,25 @@ def text(run: dict, sanitizer: dict[str, str]) -> str:
         f"They reach every kernel by its host name. Wrong: **{len(wrong)}**.",
         "",
         *[f"* {row['name']}: {row.get('text') or row['error']}" for row in wrong],
-        "| compute-sanitizer, every kernel | |",
-        "|---|---|",
-        *[f"| {name} | {said} |" for name, said in sanitizer.items()],
+        *_table(["compute-sanitizer, every kernel and host path", ""], [list(item) for item in sanitizer.items()]),
         "",
         "## Fast",
         "",
         "Microseconds, medians of 31 graph replays over buffers that together are far larger than the L2. copy: the "
-        "same bytes copied on the device. torch: its CUDA operation. `ours / copy` and `ours / torch` are geomeans.",
+        "same bytes copied on the device. torch: its CUDA operation. Ratios of a table are geomeans. bytes over peak: "
+        "the bytes that must be moved, in our time, over the memory's peak rate.",
         "",
-        "| table | rows | ours / copy | ours / torch | bar | counted | geomean | worst | missed | by more than 15% |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+        *peers_text(rows),
+        "",
+        *summary(tables, run),
+        "",
+        "### Bars",
+        "",
+        *bars(tables),
+    ]  # fmt: skip
     for table, its in tables.items():
-        beside = [geomean([r["ours"] / r[k] for r in its if r.get(k)]) for k in ("copy", "torch")]
-        cells = [table, str(len(its)), *(f"{b:.2f}" if b == b else "" for b in beside)]
-        if table in BARS:
-            ratios, missed, far = verdict(table, its, ones)
-            worst = max(ratios, default=math.nan)
-            cells += [BARS[table].text, str(len(ratios)), f"{geomean(ratios):.2f}", f"{worst:.2f}"]
-            cells += [str(missed), str(far)]
-        else:
-            cells += [""] * 6
-        lines.append(f"| {' | '.join(cells)} |")
-    for table, its in tables.items():
-        if len(its) > 30:
-            continue  # the 96 layers: in results.json
-        lines += ["", f"### {table}", "", "| | ours | copy | torch | ours / copy |", "|---|---|---|---|---|"]
-        for row in its:
-            torch = f"{row['torch']:.2f}" if row.get("torch") else ""
-            lines.append(
-                f"| {row['name']} | {row['ours']:.2f} | {row['copy']:.2f} | {torch} | {row['ours'] / row['copy']:.2f} |"
-            )
+        if len(its) <= 30:  # the 96 layers: in results.json
+            lines += details(table, its, run)
     return "\n".join(lines) + "\n"
 
 

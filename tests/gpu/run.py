@@ -93,8 +93,25 @@ def time_all(cases, functions, driver, deadline, rows: list[dict], with_torch=Tr
                 row["torch"] = microseconds(calls) if calls[0] else None
             except (RuntimeError, NotImplementedError) as error:
                 row["torch"], row["torch_error"] = None, str(error)[:200]
-        rows.append(row)
         del made
+        row["peers"] = [time_peer(call, functions, driver) for call in case["peers"]]
+        rows.append(row)
+
+
+def time_peer(call: dict, functions: dict, driver: Driver) -> dict:
+    """A peer's own kernels on the same shapes; and whether they compute the same, by the same references."""
+    from .references import check
+    from .speed import instances, microseconds
+
+    row = {"peer": call["peer"], "title": call["title"], "us": None, "error": None}
+    try:
+        made = instances(call, functions, driver)
+        row["us"] = microseconds([instance.run for instance in made])
+        row["error"] = check(call["op"], made[0].arguments(), made[0].results, made[0].inputs)
+    except (AssertionError, RuntimeError) as error:
+        row["text"] = f"{type(error).__name__}: {str(error)[:300]}"
+        print("PEER", call["peer"], call["title"], call["op"], row["text"], flush=True)
+    return row
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -105,7 +122,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--table", action="append", help="of the cases to check: speed, large, small; all unless given")
     parser.add_argument("--only", default="", help="cases with this in their name, table or row")
     parser.add_argument("--seconds", type=float, default=540, help="stop beginning new cases after this many")
-    parser.add_argument("--no-torch", action="store_true")
+    parser.add_argument("--no-torch", action="store_true", help="do not time torch's operations")
+    parser.add_argument("--no-peers", action="store_true", help="do not time the peers' kernels")
     options = parser.parse_args(arguments)
     try:
         return _run(options)
@@ -125,6 +143,8 @@ def _run(options) -> int:
     deadline, do = begin + options.seconds, options.do or ["check", "speed"]
     cases = [c for c in plan.cases if options.only in f"{c['name']} {c['row']} {c['table']} {c['family']}"]
     cases = [c for c in cases if not options.table or c["table"] in options.table]
+    if options.no_peers or "speed" not in do:
+        cases = [case | {"peers": []} for case in cases]
     driver = Driver()
     functions = plan.load(driver, cases)
     print(f"{name}: {len(functions)} kernels compiled after {time.monotonic() - begin:.0f} s", flush=True)

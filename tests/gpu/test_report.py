@@ -2,17 +2,29 @@
 
 import json
 
+import pytest
+
 from gpu import report
+from gpu.bars import ALL, BARS, Bar, best_peer, one_token, verdict
+
+MIB = 2**20
 
 
-def row(table, name, ours, copy, torch=None, moved=2**28):
-    return {"row": table, "name": name, "ours": ours, "copy": copy, "torch": torch, "moved": moved}
+def row(table, name, ours, copy, torch=None, moved=2**28, peers=()):
+    return {
+        "row": table, "name": name, "ours": ours, "copy": copy, "torch": torch, "moved": moved,
+        "peers": [{"peer": p, "title": "", "us": us, "error": error} for p, us, error in peers],
+    }  # fmt: skip
+
+
+def found(table, rows, number=0):
+    said = verdict(BARS[table][number], rows, one_token(rows))
+    return said.ratios, said.missed, said.far
 
 
 def test_a_bar_over_the_copy():
     rows = [row("pad", "a", 1.0, 1.0), row("pad", "b", 1.2, 1.0), row("pad", "c", 1.5, 1.0)]
-    ratios, missed, far = report.verdict("pad", rows, {})
-    assert ratios == [1.0, 1.2, 1.5] and (missed, far) == (2, 1)
+    assert found("pad", rows) == ([1.0, 1.2, 1.5], 2, 1)
 
 
 def test_a_bar_over_one_row_of_the_same_layer():
@@ -21,26 +33,76 @@ def test_a_bar_over_one_row_of_the_same_layer():
         row("linear M=8", "linear 8x4096 8192 bfloat16", 13.5, 10.0),
         row("linear M=8", "linear 8x1024 8192 bfloat16", 99.0, 10.0),  # too small for the bar
     ]
-    ratios, missed, far = report.verdict("linear M=8", rows[1:], report.one_token(rows))
-    assert ratios == [1.35] and (missed, far) == (1, 0)
+    said = verdict(BARS["linear M=8"][0], rows[1:], one_token(rows))
+    assert (said.ratios, said.missed, said.far) == ([1.35], 1, 0)
 
 
 def test_rows_of_vocabularies_are_no_attention():
     rows = [row("softmax", "_softmax 1x128256 float32", 6.0, 2.0, moved=2**20)]
-    assert report.verdict("softmax", rows, {}) == ([], 0, 0)
+    assert found("softmax", rows) == ([], 0, 0)
 
 
-def test_the_page_names_the_device_and_what_it_does_not_say(tmp_path):
+def test_a_bar_over_the_best_peer_counts_those_that_are_right():
+    peers = (("MLX", 3.0, 0.5), ("MLX", 4.0, 0.5), ("PyTorch 2.15", 1.0, float("inf")), ("PyTorch 2.15", None, None))
+    one = row("pad", "a", 3.3, 1.0, torch=2.0, peers=peers)
+    assert best_peer(one) == 3.0 and best_peer(one, ALL) == 2.0 and best_peer(one, ("PyTorch 2.15",)) is None
+    ratios, missed, far = found("pad", [one], 1)
+    assert ratios == [pytest.approx(1.1)] and (missed, far) == (1, 0)
+
+
+@pytest.mark.parametrize(("name", "counted"), [
+    ("_softmax 1x128256 float32", True), ("_log_softmax 8x151936 bfloat16", True), ("_softmax 64x1000 float32", False),
+    ("_softmax 9x151936 float32", False), ("_softmax 8x77x4096 float16 dim 1", False),
+    ("_softmax_backward_data 1x151936 float32", False),
+])  # fmt: skip
+def test_half_the_best_peer_on_vocabulary_rows(name, counted):
+    one = row("softmax", name, 5.1, 2.0, torch=40.0, peers=(("PyTorch 2.15", 10.0, 0.0),))
+    ratios, missed, _ = found("softmax", [one], 1)
+    assert ratios == ([pytest.approx(0.51)] if counted else []) and missed == counted
+
+
+def test_a_bar_of_the_geomean_is_one_miss_at_most():
+    peers = [(("MLX", us, 0.0),) for us in (1.0, 2.0)]
+    rows = [row("linear M=1", f"linear 1x8 {n} bfloat16", 1.5, 1.0, peers=p) for n, p in enumerate(peers)]
+    ratios, missed, far = found("linear M=1", rows, 1)
+    assert ratios == [1.5, 0.75] and (missed, far) == (1, 0)
+
+
+def test_every_bar_says_what_it_is_measured_against():
+    for bar in (bar for bars in BARS.values() for bar in bars):
+        assert isinstance(bar, Bar) and bar.over in ("copy", "torch", "one", "peer") and bar.text
+
+
+@pytest.fixture
+def page(tmp_path):
+    peers = (("PyTorch 2.15", 2.0, 0.0), ("MLX", 0.1, 1e9))
     run = {
         "device": "NVIDIA H200", "torch": "2.11.0", "cuda": "13.0", "date": "2026-11-30", "built": "2026-11-30",
-        "speed": [row("pad", "pad x", 1.1, 1.0, 3.0), row("topk", "topk x", 1.0, 1.0)],
+        "speed": [
+            row("pad", "pad x", 1.1, 1.0, 3.0, moved=4.8e6 * 0.88, peers=peers),
+            row("topk", "topk x", 1.0, 1.0),
+        ],
         "check": [{"name": "a", "ok": True, "error": 0.1}, {"name": "b", "ok": False, "error": 2.0}],
     }  # fmt: skip
     path = tmp_path / "run.json"
     path.write_text(json.dumps(run))
     assert report.main([str(path), "--sanitizer", "racecheck=0 hazards", "--out", str(tmp_path)]) == 0
-    page = (tmp_path / "RESULTS.md").read_text()
+    assert json.loads((tmp_path / "results.json").read_text())["sanitizer"] == {"racecheck": "0 hazards"}
+    return (tmp_path / "RESULTS.md").read_text()
+
+
+def test_the_page_names_the_device_and_what_it_does_not_say(page):
     assert "**NVIDIA H200**, through NVPTX" in page and "says nothing of Apple's caches or matrix units" in page
     assert "| racecheck | 0 hazards |" in page and "Wrong: **1**" in page and "* b: 2.0" in page
-    assert "| pad | 1 | 1.10 | 0.37 | at most 1.15 times the copy | 1 | 1.10 | 1.10 | 0 | 0 |" in page
-    assert json.loads((tmp_path / "results.json").read_text())["sanitizer"] == {"racecheck": "0 hazards"}
+
+
+def test_the_page_shows_the_peers_beside_ours_and_the_bytes_over_peak(page):
+    assert "| pad x | 1.10 | 1.00 | 3.00 |  | 2.00 | 1.10 | 0.55 | 0.80 |" in page
+    assert "| pad | 1 | 1.10 | 0.37 |  | 0.55 | 0.80 |" in page
+    assert "not counted because they are wrong: 1." in page and "* MLX  pad x: 1000000000.0" in page
+
+
+def test_the_page_has_every_bar_of_the_run(page):
+    assert "| pad | at most 1.15 times the copy | 1.15 | 1 | 1.10 | 1.10 | 0 | 0 |" in page
+    assert "| pad | not slower than the best peer | 1.00 | 1 | 0.55 | 0.55 | 0 | 0 |" in page
+    assert "0 of 2 misses (0%), 0 of them beyond 1.15 times the bar" in page
