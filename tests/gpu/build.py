@@ -112,7 +112,8 @@ class Kernels:
             a.address_space == "constant" and not a.is_reference and "storage" in values.get(a.index, {})
             for a in kernel.arguments
         )
-        partial = bool(_COLLECTIVE.search(texts[1][kernel.symbol])) and has_partial_simdgroups(step)
+        apart = step.pop("divergent", False) or has_partial_simdgroups(step)
+        partial = bool(_COLLECTIVE.search(texts[1][kernel.symbol])) and apart
         if partial and step["group"][1] * step["group"][2] > 1 and step["threads"][0] % step["group"][0]:
             raise ValueError(f"{name}: a partial threadgroup of two dimensions numbers its lanes otherwise on this GPU")
         for extent, group, most in zip(step["threads"], step["group"], CUDA_GRID, strict=True):

@@ -63,8 +63,8 @@ class Call:
         self._inputs.append(self._reference(tensor) | _filled(tensor))
         return self._inputs[-1]
 
-    def launch(self, source: Source, kernel: str, args: Sequence[dict], threads: Sequence[int], group: Sequence[int]):
-        """dispatchThreads. args by their buffer index."""
+    def launch(self, source: Source, kernel: str, args: Sequence[dict], threads, group, divergent: bool = False):
+        """dispatchThreads. args by their buffer index. divergent: lanes of a SIMD-group reach a collective alone."""
         threads, group = (*threads, 1, 1)[:3], (*group, 1, 1)[:3]
         for extent, size, most in zip(threads, group, CUDA_GRID, strict=True):
             if -(-extent // size) > most:
@@ -72,13 +72,16 @@ class Call:
         digest = source.digest(self.peer)
         self.sources[digest] = source
         self._steps.append(
-            {"kernel": kernel, "library": digest, "args": list(args), "threads": list(threads), "group": list(group)}
-        )
+            {
+                "kernel": kernel, "library": digest, "args": list(args), "threads": list(threads),
+                "group": list(group), "divergent": divergent,
+            }
+        )  # fmt: skip
 
-    def launch_groups(self, source: Source, kernel: str, args, groups: Sequence[int], group: Sequence[int]):
+    def launch_groups(self, source: Source, kernel: str, args, groups, group, divergent: bool = False):
         """dispatchThreadgroups."""
         groups, group = (*groups, 1, 1)[:3], (*group, 1, 1)[:3]
-        self.launch(source, kernel, args, [n * size for n, size in zip(groups, group, strict=True)], group)
+        self.launch(source, kernel, args, [n * size for n, size in zip(groups, group, strict=True)], group, divergent)
 
     def plan(self) -> dict:
         return {

@@ -53,10 +53,10 @@ def softmax(call: Call, case: Case, results: list[dict]) -> bool:
     if by_row:
         call.launch_groups(source, f"{name}_row_{suffix}", (x, y, params), (ceil_div(rows, 256 // SIMD),), (256,))
     elif last and chunks > 1:
-        partials = call.scratch("float32", (rows, chunks, 2))
-        call.launch_groups(source, f"softmax_partial_{suffix}", (x, partials, params), (chunks, rows), (256,))
-        args = (x, y, partials, params)
-        call.launch_groups(source, f"{name}_finalize_{suffix}", args, (chunks, rows), (256,))
+        partials, groups = call.scratch("float32", (rows, chunks, 2)), (chunks, rows)
+        for kernel, args in (("softmax_partial", (x, partials)), (f"{name}_finalize", (x, y, partials))):
+            # c10::metal::threadgroup_sum: the first lanes of a SIMD-group alone add up what the groups have
+            call.launch_groups(source, f"{kernel}_{suffix}", (*args, params), groups, (256,), divergent=True)
     else:
         width = min(inner, 2 * SIMD if x["dtype"] != "float32" else SIMD)
         height = min(1 << (length - 1).bit_length(), 256, 1 << (1024 // width).bit_length() - 1)
