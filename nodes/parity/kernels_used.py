@@ -33,4 +33,5 @@ def describe(used):
     """One line."""
     if not used:
         return "none of the pack's kernels took part"
-    return "; ".join(f"{name}: {n['taken']:,} calls taken, {n['passed']:,} left to stock" for name, n in used.items())
+    return "; ".join(f"{name}: {n['taken']:,} call{'' if n['taken'] == 1 else 's'} taken, {n['passed']:,} left to stock"
+                     for name, n in used.items())

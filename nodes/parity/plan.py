@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import torch
 
-from .values import ParityError
+from .values import ParityError, check_choice
 
 WHOLE, CROP, TILES = "whole", "centre crop", "tiles"
 REGIONS = (WHOLE, CROP, TILES)
@@ -42,18 +42,17 @@ class Window:
 def windows(height, width, region, size, step=1):
     """The `Window`s of an input; `size` is the longest edge of a crop or of what a tile keeps.
 
-    Raises ParityError when nothing is left of the input.
+    Raises ParityError when nothing is left of the input, or for another region.
     """
+    check_choice("region", region, REGIONS)
+    if height < step or width < step:
+        raise ParityError(f"The input is {width} x {height}: this VAE needs at least {step} x {step}.")
     if region == WHOLE:
         return [Window(0, height, 0, width, 0, height, 0, width)]
     size = max(step, size // step * step)
-    if height < step or width < step:
-        raise ParityError(f"The input is {width} x {height}: this VAE needs at least {step} x {step}.")
     if region == CROP:
         (top, bottom), (left, right) = _centre(height, size, step), _centre(width, size, step)
         return [Window(top, bottom, left, right, top, bottom, left, right)]
-    if region != TILES:
-        raise ParityError(f"region is {region!r}: choose one of {', '.join(REGIONS)}.")
     margin = -(-size // 8 // step) * step
     rows, columns = _edges(height, size, step, margin), _edges(width, size, step, margin)
     return [

@@ -12,7 +12,7 @@ from ..progress import Hooks
 from . import cpu_copy, estimate, kernels_used, plan
 from .compare import Comparison, compare
 from .vae_report import Facts, as_dict, describe
-from .values import ParityError, Value, described, read, short
+from .values import ParityError, Value, check_choice, described, read, short
 from .watch import Watch, Work
 
 DECODE, ENCODE, ROUND_TRIP = "decode", "encode", "round trip"
@@ -82,6 +82,8 @@ def parity(vae, thing, request, tolerances, hooks=None, data_range=0.0, availabl
     what the VAE itself raises on the device.
     """
     hooks = hooks or Hooks()
+    check_choice("operation", request.operation, OPERATIONS)
+    check_choice("region", request.region, plan.REGIONS)
     source = _source(thing, request)
     steps = _steps(vae, source, request)
     places, pieces = _pieces(vae, source, request)
@@ -95,7 +97,7 @@ def parity(vae, thing, request, tolerances, hooks=None, data_range=0.0, availabl
     hooks.say(f"{need.describe()[:-1]}; {took}.")
 
     before = kernels_used.snapshot()
-    device = _run(vae, job, lambda _: hooks.tick(), lambda done: hooks.progress(done * DEVICE_SHARE))
+    device = _run_on_device(vae, job, hooks)
     used = kernels_used.since(before)
     where = _where(vae)
     expected = estimate.seconds(device.work)
@@ -147,8 +149,6 @@ def _source(thing, request):
 
 def _steps(vae, source, request):
     """The operations in order; every one of them must be something that this VAE can do."""
-    if request.operation not in OPERATIONS:
-        raise ParityError(f"operation is {request.operation!r}: choose one of {', '.join(OPERATIONS)}.")
     if request.operation == ROUND_TRIP:
         steps = (ENCODE, DECODE) if source.kind == "IMAGE" else (DECODE, ENCODE)
     else:
@@ -232,6 +232,29 @@ def _run(vae, job, tick, done, weights=None):
         for position, step in enumerate(job.steps):
             outputs[position].append(plan.assemble(parts[position], job.places, _axes(step, parts[position][0])))
     return Side([torch.cat(output) for output in outputs], time.perf_counter() - start, work)
+
+
+def _run_on_device(vae, job, hooks):
+    try:
+        return _run(vae, job, lambda _: hooks.tick(), lambda done: hooks.progress(done * DEVICE_SHARE))
+    except (RuntimeError, TypeError, ValueError, IndexError) as problem:
+        misfit = _misfit(vae, job)
+        if misfit is None or isinstance(problem, ParityError):
+            raise
+        raise ParityError(misfit) from problem
+
+
+def _misfit(vae, job):
+    """One sentence, where a VAE that has failed was given another one's latent; else None."""
+    shape = tuple(job.pieces[0].shape)
+    channels, video = getattr(vae, "latent_channels", shape[1]), getattr(vae, "latent_dim", None) == 3
+    if job.steps[0] != DECODE or (shape[1] == channels and (len(shape) == 5 or not video)):
+        return None
+    takes = f"[B, {channels}, {'T, ' if video else ''}H, W]"
+    return (
+        f"{INPUT} is a LATENT of shape {shape} and this VAE ({type(getattr(vae, 'first_stage_model', vae)).__name__}) "
+        f"decodes {takes}: connect a latent that was made for it."
+    )
 
 
 def _rough_seconds(vae, job, hooks):

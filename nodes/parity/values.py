@@ -67,6 +67,13 @@ def check_number(name, thing, what):
     raise ParityError(f"{name} is {described(thing)}: {what}")
 
 
+def check_choice(name, thing, choices):
+    """Raises ParityError, which names the value, unless it is one of these texts: a combo may be linked to anything."""
+    if not isinstance(thing, str) or thing not in choices:
+        named = described(thing).removeprefix("the str ")
+        raise ParityError(f"{name} is {named}: choose one of {', '.join(choices)}.")
+
+
 def short(dtype):
     """`float32` for torch.float32."""
     return str(dtype).removeprefix("torch.")
@@ -121,8 +128,8 @@ def check_alike(value, reference):
         )
     if len(value.tensors) != len(reference.tensors):
         raise ParityError(
-            f"{value.name} holds {len(value.tensors)} tensors and {reference.name} {len(reference.tensors)}: "
-            "they must hold the same number."
+            f"{value.name} and {reference.name} hold {len(value.tensors)} and {len(reference.tensors)} tensors: they "
+            "must hold the same number."
         )
     for index, (one, other) in enumerate(zip(value.tensors, reference.tensors, strict=True)):
         where = f" (tensor {index})" if len(value.tensors) > 1 else ""

@@ -56,19 +56,21 @@ class TinyWanVAE:
 
 
 class TestTinyVAE(io.ComfyNode):
-    """encoder: False for a VAE that was saved without one."""
+    """encoder, decoder: False for a VAE that was saved without one."""
 
     @classmethod
     def define_schema(cls):
         return io.Schema(node_id="TestTinyVAE", category="test",
-                         inputs=[io.Boolean.Input("encoder", default=True, optional=True)],
+                         inputs=[io.Boolean.Input(part, default=True, optional=True)
+                                 for part in ("encoder", "decoder")],
                          outputs=[io.Vae.Output("vae"), io.Latent.Output("latent")])
 
     @classmethod
-    def execute(cls, encoder=True):
+    def execute(cls, **parts):
         vae = TinyWanVAE()
-        if not encoder:
-            del vae.first_stage_model.encoder
+        for part, there in parts.items():
+            if not there:
+                delattr(vae.first_stage_model, part)
         return io.NodeOutput(vae, {"samples": vae.latent.cpu()})
 
 

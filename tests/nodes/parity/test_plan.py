@@ -51,9 +51,10 @@ def test_the_crop_is_the_centre():
     assert (window.top, window.bottom, window.left, window.right) == (25, 75, 75, 125)
 
 
-def test_an_input_smaller_than_a_cell_is_named():
+@pytest.mark.parametrize("region", plan.REGIONS)
+def test_an_input_smaller_than_a_cell_is_named(region):
     with pytest.raises(values.ParityError, match="The input is 9 x 4: this VAE needs at least 8 x 8"):
-        plan.windows(4, 9, plan.TILES, 64, 8)
+        plan.windows(4, 9, region, 64, 8)
 
 
 def test_an_unknown_region_is_named():

@@ -145,6 +145,10 @@ def test_wrong_input_is_named(thing, operation, says):
     ({"size": "x"}, "size is the str 'x'"), ({"size": None}, r"size is nothing \(None\)"),
     ({"frames": "x"}, "frames is the str 'x'"), ({"frames": None}, r"frames is nothing \(None\)"),
     ({"size": 0}, "size is 0"), ({"frames": -1}, "frames is -1"), ({"region": "corner"}, "region is 'corner'"),
+    ({"region": torch.zeros(3, 3)}, "region is of type Tensor: choose one of whole, centre crop, tiles"),
+    ({"operation": torch.zeros(3, 3)}, "operation is of type Tensor: choose one of decode, encode, round trip"),
+    ({"operation": ["decode"]}, "operation is of type list"),
+    ({"operation": "x" * 500}, "operation is 'x{36}...: choose"),
 ])
 def test_wrong_settings_are_named(change, says):
     with pytest.raises(values.ParityError, match=says):
@@ -190,6 +194,26 @@ def test_a_vae_without_encoder_is_named(remove, operation):
 def test_something_that_is_no_vae_is_named():
     with pytest.raises(values.ParityError, match=r"vae \(SimpleNamespace\) holds no torch module"):
         parity(types.SimpleNamespace(decode=lambda z: z), latent())
+
+
+@pytest.mark.parametrize("vae, thing, says", [
+    (ToyVAE, latent(1, 16, 8, 8), r"shape \(1, 16, 8, 8\) and this VAE \(Model\) decodes \[B, 8, H, W\]: connect a"),
+    (VideoVAE, latent(1, 4, 2, 8, 8), r"shape \(1, 4, 2, 8, 8\) and this VAE \(Model\) decodes \[B, 8, T, H, W\]"),
+    (VideoVAE, latent(1, 8, 8, 8), r"shape \(1, 8, 8, 8\) and this VAE \(Model\) decodes \[B, 8, T, H, W\]"),
+])
+@pytest.mark.parametrize("operation", ["decode", "round trip"])
+def test_a_latent_of_another_vae_is_named(vae, thing, says, operation):
+    with pytest.raises(values.ParityError, match="image_or_latent is a LATENT of " + says):
+        parity(vae(), thing, operation)
+
+
+def test_what_a_vae_raises_for_its_own_latent_is_left_as_it_is():
+    class Failing(ToyVAE):
+        def decode(self, latent):
+            raise IndexError("its own")
+
+    with pytest.raises(IndexError, match="^its own$"):
+        parity(Failing(), latent())
 
 
 def test_progress_only_grows_and_ends_at_one():

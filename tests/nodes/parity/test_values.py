@@ -63,7 +63,8 @@ def test_what_cannot_be_compared_is_named(thing, says):
 @pytest.mark.parametrize("value, reference, says", [
     (IMAGE, IMAGE[:1], "value has shape (2, 4, 5, 3) and reference (1, 4, 5, 3)"),
     (IMAGE, {"samples": IMAGE}, "value is an IMAGE and reference is a LATENT: compare two values of the same kind"),
-    ([torch.zeros(1)], [torch.zeros(1), torch.zeros(1)], "value holds 1 tensors and reference 2"),
+    ([torch.zeros(1)], [torch.zeros(1), torch.zeros(1)],
+     "value and reference hold 1 and 2 tensors: they must hold the same number."),
     ({"waveform": torch.zeros(1, 2, 9), "sample_rate": 44100}, {"waveform": torch.zeros(1, 2, 9), "sample_rate": 48000},
      "value has a sample_rate of 44100 and reference of 48000"),
     (torch.zeros(3, dtype=torch.complex64), torch.zeros(3), "value is complex64 and reference float32"),
