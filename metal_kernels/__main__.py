@@ -7,26 +7,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-import torch
-
-from . import KERNELS, _installation, install, selfcheck, selftest, status
+from . import KERNELS, _installation, benchmark, install, selftest, status
+from .benchmark import GPU
 from .environment import build
-from .kernel import Case, Kernel
-from .switches import OFF, ON
 
 T = TypeVar("T")
 
 CANNOT_RUN = 3
-GPU = "Apple GPU"  # environment.device
-REPEATS = 30  # of each call; fewer, but MINIMUM, when they would take longer than SECONDS
-MINIMUM, SECONDS = 3, 2.0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -84,7 +77,7 @@ def _worst(ulps: float | None) -> str:
 
 
 def _bench(as_json: bool) -> int:
-    """Medians of stock and patched, case by case, with a synchronize after every run."""
+    """Medians of stock and patched, case by case, with a synchronize after every run; beside them the least cost."""
     if (obstacle := _obstacle(as_json)) is not None:
         return obstacle
     install()
@@ -93,43 +86,24 @@ def _bench(as_json: bool) -> int:
         with _installation.registered(kernel.name):
             cases = list(kernel.bench("mps")) if kernel.bench else []
             labels = (f"aten::{case.op} {case.shape}" for case in cases)
-            results += [_time(kernel, case) for case in _progress(cases, labels)]
-    report = {**_where(), "results": results}
+            results += [benchmark.time_case(_installation, kernel, case) for case in _progress(cases, labels)]
+    report = {**_where(), "note": benchmark.chip_note(_installation), "results": results}
 
     def text() -> str:
-        rows = [(r["op"], r["shape"], r["dtype"], _ms(r["stock_ms"]), _ms(r["patched_ms"])) for r in results]
-        table = _table(("op", "shape", "dtype", "stock", "patched"), rows)
-        return f"{_headline(report)}\n\n{table}\n\nmedians of up to {REPEATS} runs"
+        header = ("op", "shape", "dtype", "stock", "patched", "moves", "computes", "of bandwidth", "auto")
+        rows = [
+            (
+                r["op"], r["shape"], r["dtype"], _ms(r["stock_ms"]), _ms(r["patched_ms"]),
+                _scaled(r["bytes"], 1e6, "MB"), _scaled(r["flops"], 1e9, "GFLOP"), _percent(r["bandwidth_share"]),
+                r["auto"] or "-",
+            )
+            for r in results
+        ]  # fmt: skip
+        runs = f"medians of up to {benchmark.REPEATS} runs"
+        return "\n".join([_headline(report), "", _table(header, rows), "", report["note"], runs])
 
     _print(report, as_json, text)
     return 0
-
-
-def _time(kernel: Kernel, case: Case) -> dict[str, object]:
-    times = {}
-    for name, mode in (("stock_ms", OFF), ("patched_ms", ON)):
-        with _installation.switches.using({kernel.name: mode}):
-            times[name] = _median(case.call)
-    return {"op": f"aten::{case.op}", "shape": case.shape, "dtype": selfcheck.name_of(case.dtype), **times}
-
-
-def _median(call: Callable[[], object]) -> float | None:
-    """Milliseconds; None where the call is not possible (stock lacks the op or the dtype)."""
-    try:
-        _milliseconds(call)  # the first run compiles
-        times = [_milliseconds(call) for _ in range(MINIMUM)]
-        while len(times) < REPEATS and sum(times) < SECONDS * 1e3:
-            times.append(_milliseconds(call))
-    except (RuntimeError, TypeError):
-        return None
-    return statistics.median(times)
-
-
-def _milliseconds(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    torch.mps.synchronize()
-    return (time.perf_counter() - start) * 1e3
 
 
 def _obstacle(as_json: bool) -> int | None:
@@ -167,6 +141,14 @@ def _headline(report: dict[str, object]) -> str:
 
 def _ms(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f} ms"
+
+
+def _scaled(value: int | None, unit: float, name: str) -> str:
+    return f"{value / unit:.3g} {name}" if value else "-"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
 
 
 def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -73,12 +73,16 @@ class Patch:
 
 @dataclass(frozen=True)
 class Case:
-    """One line of a benchmark: `call()` runs `op` once, through torch, on device tensors of `shape` and `dtype`."""
+    """One line of a benchmark: `call()` runs `op` once, through torch, on device tensors of `shape` and `dtype`.
+
+    args: what `call` hands to `op`, from which its least cost follows (cost.py).
+    """
 
     op: str
     shape: str
     dtype: torch.dtype
     call: Callable[[], object]
+    args: tuple = ()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import torch
@@ -17,8 +18,9 @@ def cases(device: str) -> Iterator[Case]:
     for rows, cols in SHAPES:
         weight = torch.zeros(rows, cols, dtype=torch.uint8, device=device).view(E4M3)
         out = torch.empty(rows, cols, dtype=torch.bfloat16, device=device)
-        yield Case("copy_", f"{rows}x{cols}", E4M3, lambda weight=weight, out=out: out.copy_(weight))
+        yield Case("copy_", f"{rows}x{cols}", E4M3, lambda weight=weight, out=out: out.copy_(weight), (out, weight))
         for batch in (1, 4, 16, 1024):
             x = torch.zeros(batch, cols, dtype=torch.bfloat16, device=device)
             shape = f"{batch}x{cols} on {rows}x{cols}"
-            yield Case("linear", shape, E4M3, lambda x=x, weight=weight: torch.nn.functional.linear(x, weight))
+            call = functools.partial(torch.nn.functional.linear, x, weight)
+            yield Case("linear", shape, E4M3, call, (x, weight))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import torch
@@ -29,7 +30,8 @@ def cases(device: str) -> Iterator[Case]:
             ends = [rows * (expert + 1) // experts for expert in range(experts)]
             offs = torch.tensor(ends, dtype=torch.int32, device=device)
             shape = f"{rows}x{length} by {experts}x{outputs} {model}"
-            yield Case("_grouped_mm", shape, x.dtype, lambda x=x, w=weight, o=offs: torch._grouped_mm(x, w, offs=o))
+            call = functools.partial(torch._grouped_mm, x, weight, offs=offs)
+            yield Case("_grouped_mm", shape, x.dtype, call, (x, weight, offs))
     for rows, experts, k in ((1, 256, 8), (4096, 256, 8), (1, 4096, 32)):
         x = torch.zeros(rows, experts, device=device)
-        yield Case("topk", f"{rows}x{experts} top-{k}", x.dtype, lambda x=x, k=k: torch.topk(x, k))
+        yield Case("topk", f"{rows}x{experts} top-{k}", x.dtype, functools.partial(torch.topk, x, k), (x, k))

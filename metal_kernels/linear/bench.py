@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import torch
@@ -27,4 +28,5 @@ def cases(device: str) -> Iterator[Case]:
         for rows in ROWS:
             x = torch.zeros(rows, length, dtype=torch.bfloat16, device=device)
             shape = f"{rows}x{length} to {outputs} {layer}"
-            yield Case("linear", shape, x.dtype, lambda x=x, w=weight: torch.nn.functional.linear(x, w))
+            call = functools.partial(torch.nn.functional.linear, x, weight)
+            yield Case("linear", shape, x.dtype, call, (x, weight))

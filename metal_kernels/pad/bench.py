@@ -23,4 +23,4 @@ def cases(device: str) -> Iterator[Case]:
         x = torch.zeros(sizes, dtype=torch.float16, device=device)
         for what, pad in PADS.items():
             shape = f"{'x'.join(map(str, sizes))} {what}"
-            yield Case("constant_pad_nd", shape, x.dtype, lambda x=x, pad=pad: torch.constant_pad_nd(x, pad))
+            yield Case("constant_pad_nd", shape, x.dtype, lambda x=x, pad=pad: torch.constant_pad_nd(x, pad), (x, pad))

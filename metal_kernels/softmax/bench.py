@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import torch
@@ -33,7 +34,8 @@ def cases(device: str) -> Iterator[Case]:
         trains = what in ("attention", "vocabulary") and sizes[0] > 1
         name = "_log_softmax" if what == "vocabulary" and trains else "_softmax"  # a loss takes the logarithm
         op, backward = getattr(torch, name), getattr(torch, f"{name}_backward_data")
-        yield Case(name, shape, dtype, lambda op=op, x=x, dim=dim: op(x, dim, False))
+        yield Case(name, shape, dtype, functools.partial(op, x, dim, False), (x,))
         if trains:
-            op, name = backward, f"{name}_backward_data"
-            yield Case(name, shape, dtype, lambda op=op, x=x, dim=dim, dtype=dtype: op(x, x, dim, dtype))
+            grad = torch.zeros(sizes, dtype=dtype, device=device)
+            call = functools.partial(backward, grad, x, dim, dtype)
+            yield Case(f"{name}_backward_data", shape, dtype, call, (grad, x))

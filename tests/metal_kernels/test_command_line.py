@@ -18,7 +18,7 @@ def command(core, mps, capsys, monkeypatch):
     """command(*arguments): (exit status, what it printed), in this process, on the device."""
     module = importlib.import_module(f"{core.face.__name__}.__main__")
     for name in ("REPEATS", "MINIMUM"):
-        monkeypatch.setattr(module, name, 2)
+        monkeypatch.setattr(module.benchmark, name, 2)
 
     def run(*arguments):
         status = module.main(list(arguments))
@@ -129,40 +129,130 @@ def test_stocks_answer(core, mps):
         assert answer("fp8_quantize", torch.float8_e4m3fn) == ""
 
 
-def test_bench(command, families, make_kernel, core, mps):
+BENCH_HEADER = ["op", "shape", "dtype", "stock", "patched", "moves", "computes", "of bandwidth", "auto"]
+
+
+@pytest.fixture
+def pads(families, make_kernel, core):
+    """pads(need): a pad kernel with two cases to time, one of which no kernel can run. Its calls are in pads.calls."""
     import dataclasses
 
     calls = []
 
     def cases(device):
         x = torch.zeros(4, device=device)
-        yield core.kernel.Case("constant_pad_nd", "4 + (1, 1)", x.dtype, lambda: torch.constant_pad_nd(x, (1, 1)))
-        yield core.kernel.Case("nothing", "none", torch.float16, lambda: torch._C._this_is_missing_here())
-        yield core.kernel.Case("refused", "x", torch.float16, lambda: torch.constant_pad_nd(x, (1,)))
+        pad = (1, 1)
+        call = lambda: torch.constant_pad_nd(x, pad)  # noqa: E731
+        yield core.kernel.Case("constant_pad_nd", "4 + (1, 1)", x.dtype, call, (x, pad))
+        yield core.kernel.Case("refused", "x", torch.float16, lambda: torch.constant_pad_nd(x, (1,)), (x,))
 
-    kernel = make_kernel(
-        name="pad", need=False,
-        run=lambda x, *a: calls.append(1) or x.new_zeros(6), supports=lambda x, pad, *a: len(pad) == 2,
-    )  # fmt: skip
-    installation = families(dataclasses.replace(kernel, bench=cases))
-    with pytest.raises(AttributeError):
-        command("bench")  # a mistake in a case is not a figure
-    cases_kept = [case for case in cases(mps) if case.op != "nothing"]
-    families(dataclasses.replace(kernel, bench=lambda device: cases_kept))
-    calls.clear()
+    def use(need, bench=cases):
+        kernel = make_kernel(
+            name="pad", need=need,
+            run=lambda x, *a: calls.append(1) or x.new_zeros(6), supports=lambda x, pad, *a: len(pad) == 2,
+        )  # fmt: skip
+        return families(dataclasses.replace(kernel, bench=bench))
+
+    use.calls = calls
+    return use
+
+
+def test_bench(command, pads):
+    installation = pads(False)
     status, text = command("bench")
-    assert status == 0 and len(calls) == 3, "patched runs: one to warm up, and two"
+    assert status == 0 and len(pads.calls) == 4, "patched runs: one to warm up, two, and one for its cost"
     header, pad, refused = table_of(text)
-    assert header == ["op", "shape", "dtype", "stock", "patched"]
+    assert header == BENCH_HEADER
     assert pad[0] == "aten::constant_pad_nd" and pad[2] == "float32"
     assert pad[4].endswith(" ms") and float(pad[4].removesuffix(" ms")) >= 0
-    assert refused == ["aten::refused", "x", "float16", "-", "-"]
+    assert pad[5] == f"{4 * (4 + 6) / 1e6:.3g} MB" and pad[6] == "-"
+    assert refused == ["aten::refused", "x", "float16", *"------"]
     assert text.startswith("torch ") and ("software Metal" in text or "Apple GPU" in text)
     status, text = command("bench", "--json")
     report = json.loads(text)
     assert report["results"][0]["stock_ms"] > 0 and report["results"][1]["patched_ms"] is None
+    assert report["results"][0]["bytes"] == 40 and report["results"][0]["flops"] == 0
     assert report["device"] in ("software Metal", "Apple GPU") and report["build"].startswith("torch 2.")
     assert installation.patcher.overrides == {}
+
+
+def test_a_mistake_in_a_case_is_not_a_figure(command, pads, core):
+    def cases(device):
+        yield core.kernel.Case("nothing", "none", torch.float16, lambda: torch._C._this_is_missing_here())
+
+    pads(False, cases)
+    with pytest.raises(AttributeError):
+        command("bench")
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="software Metal is what is simulated")
+def test_bench_on_software_metal_says_that_its_times_are_a_simulations(command, pads):
+    pads(True)
+    _, text = command("bench")
+    assert "every time here is a simulation's, on this computer's processor" in text
+    for row in table_of(text)[1:]:
+        assert row[7:] == ["-", "-"], "no share of a bandwidth, and nothing that pays"
+    _, text = command("bench", "--json")
+    report = json.loads(text)
+    assert "simulation" in report["note"]
+    assert all(r["bandwidth_share"] is None and r["auto"] is None for r in report["results"])
+
+
+def on_a_gpu(installation, monkeypatch, module, chip, stock, patched):
+    """As if the times were those of an Apple GPU with this chip."""
+    import dataclasses
+
+    there = dataclasses.replace(installation.environment, chip=chip, device=module.benchmark.GPU)
+    monkeypatch.setattr(installation, "_environment", there)
+    times = iter((stock, patched) * 10)
+    monkeypatch.setattr(module.benchmark, "_median", lambda call: next(times))
+
+
+@pytest.mark.parametrize(("need", "stock", "patched", "said"), [
+    (True, 2.0, 1.0, "pays"), (True, 1.0, 1.0, "does not pay"), (True, None, 1.0, "pays"),
+    (False, 2.0, 1.0, "left to stock"), (True, 1.0, None, None),
+])  # fmt: skip
+def test_bench_on_a_gpu_says_whether_auto_pays(core, mps, pads, monkeypatch, need, stock, patched, said):
+    module = importlib.import_module(f"{core.face.__name__}.__main__")
+    installation = pads(need)
+    installation.install()
+    try:
+        on_a_gpu(installation, monkeypatch, module, "Apple M1", stock, patched)
+        kernel = module.KERNELS[0]
+        with installation.registered("pad"):
+            row = module.benchmark.time_case(installation, kernel, next(iter(kernel.bench(mps))))
+        assert row["auto"] == said
+        # 40 bytes at 68.25 GB/s take 0.6 ns
+        share = None if patched is None else pytest.approx(40 / 68.25e9 / (patched / 1e3))
+        assert row["bandwidth_share"] == share
+    finally:
+        installation.uninstall()
+
+
+@pytest.mark.parametrize(("chip", "said"), [
+    ("Apple M2 Max", "Share of the memory bandwidth of Apple M2 Max: 400 GB/s, as Apple states it."),
+    ("Apple M4 Max", "546 GB/s (with the smaller of its two GPUs 410), as Apple"),
+    ("Apple M9", "No share of the bandwidth: that of Apple M9 is not in the table"),
+    ("", "that of this chip is not in the table"),
+])  # fmt: skip
+def test_bench_names_the_bandwidth_that_its_shares_are_of(core, mps, pads, monkeypatch, chip, said):
+    module = importlib.import_module(f"{core.face.__name__}.__main__")
+    installation = pads(True)
+    on_a_gpu(installation, monkeypatch, module, chip, 1.0, 1.0)
+    assert said in module.benchmark.chip_note(installation)
+
+
+def test_every_case_that_is_timed_says_what_it_moves(core):
+    """Worked out on the meta device, where nothing is computed: no row of the benchmark is without bytes."""
+    cost = importlib.import_module(f"{core.face.__name__}.cost")
+    for kernel in core.face.KERNELS:
+        for case in kernel.bench("meta"):
+            result = case.call()
+            results = result if isinstance(result, tuple) else (result,)
+            least = cost.operation(case.op, case.args, results)
+            moved = sum(t.nbytes for t in results) + case.args[0].nbytes
+            assert least.bytes >= moved if case.op != "copy_" else least.bytes == sum(t.nbytes for t in case.args)
+            assert bool(least.flops) == (case.op in ("linear", "_grouped_mm")), f"{case.op} {case.shape}"
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has MPS: there is nothing to refuse")
