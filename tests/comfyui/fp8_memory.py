@@ -1,8 +1,22 @@
 """What a model takes from load to the first sampler step: python fp8_memory.py COMFYUI_DIR FOLDER SETTINGS
 
-In a process of its own, on the software device. SETTINGS is JSON: hidden, double, single (the size of a random Flux),
-wide (a bfloat16 file rather than an FP8 one), quantize (the node's choice). Prints JSON: the file's bytes, the report,
-and at their peaks the allocator's bytes and the process's private ones. Pages of mapped files are not counted.
+In a process of its own, on the software device. SETTINGS is JSON:
+
+    loader     "model", "checkpoint" (both a random Flux) or "clip" (a random Qwen3 1.7B, whose size ComfyUI fixes)
+    hidden, double, single   the size of the Flux
+    wide       a bfloat16 file rather than an FP8 one
+    quantize   the node's choice
+
+Prints JSON: the file's bytes, the report, and the peaks, each by itself, of the two numbers whose sum is the bar's:
+
+    private    anonymous memory of the process: Python, torch, ComfyUI, copies of weights on the CPU
+    device     live tensors of the device, or the pages that they have, whichever is more. On this device those are of
+               one file in memory, mapped at several places so that a launch sees its buffers far apart.
+
+Not counted: pages of mapped files (the model, libraries), which the system takes back when it needs memory. A page of
+the device's counts once, not once for each of its places (proportional set size; RSS counts it each time). The device
+is to run with its checks off (SOFTMETAL_CHECKS=0): its record of who touched which bytes is more than a byte for each
+byte that a kernel touches, and nothing that a Mac has. A reserved heap is no memory until a tensor lies in it.
 """
 import asyncio
 import importlib.util
@@ -14,26 +28,25 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = {"model": "diffusion_models", "checkpoint": "checkpoints", "clip": "text_encoders"}
+NODES = {"model": "MetalFP8LoadDiffusionModel", "checkpoint": "MetalFP8LoadCheckpoint", "clip": "MetalFP8LoadCLIP"}
 
 
-def private():
-    """Bytes of anonymous and shared memory: all but mapped files. The software device's memory is anonymous."""
-    with open("/proc/self/status") as status:
-        fields = dict(line.split(":", 1) for line in status)
-    return sum(int(fields[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
+def pages():
+    """(anonymous bytes, bytes of the device's file in memory), each page once, of this process."""
+    with open("/proc/self/smaps_rollup") as text:
+        fields = dict(line.split(":", 1) for line in text.read().splitlines()[1:])
+    return tuple(int(fields[name].split()[0]) * 1024 for name in ("Pss_Anon", "Pss_Shmem"))
 
 
 class Peak:
-    """Samples both numbers in a thread. The device's memory is in `private`: `total` counts it once.
-
-    allocated  live tensors. (The driver's number comes in heaps of 1 GiB, of which nothing is used until it is.)
-    """
+    """Samples the numbers in a thread, and where asked at once."""
 
     def __init__(self):
         import torch
 
-        self.allocated, self.total, self._on = 0, 0, True
-        self._allocator = torch.mps.current_allocated_memory
+        self.allocated = self.private = self.device = self.samples = 0
+        self._on, self._allocator = True, torch.mps.current_allocated_memory
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self):
@@ -46,8 +59,11 @@ class Peak:
         self.sample()
 
     def sample(self):
+        anonymous, device = pages()
+        self.private = max(self.private, anonymous)
         self.allocated = max(self.allocated, self._allocator())
-        self.total = max(self.total, private())
+        self.device = max(self.device, device, self.allocated)
+        self.samples += 1
 
     def _run(self):
         while self._on:
@@ -68,16 +84,34 @@ def flux_shapes(hidden, double, single):
     return {key: tuple(value.shape) for key, value in model.state_dict().items()}
 
 
-def write(path, shapes, wide, pack):
-    """Random weights, a tensor at a time."""
+def qwen_shapes():
+    """The names and shapes of Ovis' text encoder, likewise."""
+    import comfy.ops
+    import torch
+    from comfy.text_encoders.llama import Ovis25_2B
+
+    model = Ovis25_2B({}, torch.float32, "meta", comfy.ops.disable_weight_init)
+    return {key: tuple(value.shape) for key, value in model.state_dict().items()}
+
+
+def dtypes(shapes, wide):
+    """name -> torch dtype: FP8 for all matrices but embeddings, bfloat16 for the rest, or for all if `wide`."""
     import torch
 
-    generator = torch.Generator().manual_seed(0)
-    plain = torch.bfloat16 if wide else torch.float8_e4m3fn
+    return {name: torch.bfloat16 if wide or len(shape) != 2 or "embed_tokens" in name else torch.float8_e4m3fn
+            for name, shape in shapes.items()}
+
+
+def write(path, shapes, wide, pack):
+    """Random weights, a tensor at a time; norms are ones."""
+    import torch
+
+    generator, kinds = torch.Generator().manual_seed(0), dtypes(shapes, wide)
     writer = importlib.import_module(f"{pack}.nodes.fp8.writer").Writer
-    with writer(str(path), {name: (plain, shape) for name, shape in shapes.items()}) as file:
+    with writer(str(path), {name: (kinds[name], shape) for name, shape in shapes.items()}) as file:
         for name, shape in shapes.items():
-            file.put(name, (torch.randn(shape, generator=generator, dtype=torch.bfloat16) * 0.02).to(plain))
+            drawn = torch.randn(shape, generator=generator, dtype=torch.bfloat16) * 0.02
+            file.put(name, (torch.ones_like(drawn) if "norm" in name else drawn).to(kinds[name]))
 
 
 def the_pack():
@@ -108,24 +142,36 @@ def step(model):
     return nodes.common_ksampler(model, 7, 1, 1.0, "euler", "simple", text, text, latent)[0]["samples"]
 
 
+def encode(clip):
+    """A sentence's embedding."""
+    return clip.encode_from_tokens_scheduled(clip.tokenize("a red fox"))[0][0]
+
+
 def main(folder, settings):
     import folder_paths
     import torch
 
-    folder_paths.folder_names_and_paths["diffusion_models"] = ([str(folder)], {".safetensors"})
+    loader, wide = settings.get("loader", "model"), settings.get("wide", False)
+    folder_paths.folder_names_and_paths[FOLDERS[loader]] = ([str(folder)], {".safetensors"})
     name, nodes_by_id = the_pack()
     path = folder / "model.safetensors"
-    shapes = flux_shapes(settings["hidden"], settings["double"], settings["single"])
+    if loader == "clip":
+        shapes = qwen_shapes()
+    else:
+        shapes = flux_shapes(settings["hidden"], settings["double"], settings["single"])
+    if loader == "checkpoint":
+        shapes = {f"model.diffusion_model.{key}": shape for key, shape in shapes.items()}
     if not path.exists():
-        write(path, shapes, settings.get("wide", False), name)
+        write(path, shapes, wide, name)
+    more = {"type": "ovis"} if loader == "clip" else {}
     with torch.inference_mode(), Peak() as peak:
-        loaded = nodes_by_id["MetalFP8LoadDiffusionModel"].execute(
-            path.name, quantize=settings.get("quantize", "as stored"))  # fmt: skip
-        picture = step(loaded.args[0])
+        loaded = nodes_by_id[NODES[loader]].execute(
+            path.name, quantize=settings.get("quantize", "as stored"), **more)  # fmt: skip
+        made = encode(loaded.args[0]) if loader == "clip" else step(loaded.args[0])
         torch.mps.synchronize()
-    print(json.dumps({"file": path.stat().st_size, "report": loaded.args[1], "allocated": peak.allocated,
-                      "total": peak.total, "finite": bool(picture.isfinite().all()),
-                      "varied": float(picture.std())}))  # fmt: skip
+    print(json.dumps({"file": path.stat().st_size, "report": loaded.args[-1], "allocated": peak.allocated,
+                      "private": peak.private, "device": peak.device, "samples": peak.samples,
+                      "finite": bool(made.isfinite().all()), "varied": float(made.float().std())}))  # fmt: skip
 
 
 if __name__ == "__main__":
