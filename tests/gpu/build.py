@@ -15,10 +15,12 @@ import json
 import math
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from . import conformance
 from .cases import Case, all_cases
 from .peers import Peers
 from .peers.source import prepare
@@ -37,8 +39,9 @@ def source_digests() -> dict[str, str]:
     return {p.parent.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(root.glob("*/*.metal"))}
 
 
-def record_all(cases: list[Case], peers: Peers | None = None) -> tuple[list[dict], dict[str, str]]:
-    """(the cases as plan.json has them, sources by digest). peers: what they launch for the cases that are timed."""
+def record_all(cases: list[Case], peers: Peers | None = None, rows: Sequence = ()) -> tuple[list[dict], dict[str, str]]:
+    """(the cases as plan.json has them, sources by digest). peers: what they launch for the cases that are timed.
+    rows: of the conformance table, replayed too."""
     import softmetal
     from pack import load
 
@@ -62,6 +65,7 @@ def record_all(cases: list[Case], peers: Peers | None = None) -> tuple[list[dict
                     "peers": list(peers.calls(case, results)) if peers and case.table == "speed" else [],
                 }
             )  # fmt: skip
+        made += [conformance.record(library, recorder, row) for row in rows]
     return made, recorder.sources
 
 
@@ -199,9 +203,11 @@ def limited(entry: str, threads: int) -> str:
     return re.sub(r"^\)(?=[^\n]*\n)", f")\n.maxntid {threads}", entry, count=1, flags=re.M)
 
 
-def build(out: Path, cases: list[Case], peers: Peers | None = None) -> dict:
+def build(out: Path, cases: list[Case], peers: Peers | None = None, rows: Sequence = ()) -> dict:
     """Write OUT, and return the plan."""
-    made, sources = record_all(cases, peers)
+    from pack import load
+
+    made, sources = record_all(cases, peers, rows)
     kernels = Kernels(sources, peers_sources(made, peers) if peers else {})
     for call in (call for case in made for call in (case, *case["peers"])):
         for step in call["steps"]:
@@ -215,6 +221,7 @@ def build(out: Path, cases: list[Case], peers: Peers | None = None) -> dict:
         "format": FORMAT,
         "built": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "torch": torch.__version__,
+        "saturates": load().metal_kernels.fp8.formats.saturates(),
         "sources": source_digests(),
         "kernels": kernels.write(out),
         "cases": made,
@@ -226,7 +233,7 @@ def build(out: Path, cases: list[Case], peers: Peers | None = None) -> dict:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m gpu.build", description=__doc__.split("\n")[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--table", action="append", help="speed, large or small; all unless given")
+    parser.add_argument("--table", action="append", help="speed, large, small or conformance; all unless given")
     parser.add_argument("--only", default="", help="cases whose name, table or row has this in it")
     parser.add_argument("--peers", type=Path, metavar="MLX", help="MLX's sources: its kernels beside ours (peers/)")
     parser.add_argument("--peers-torch", type=Path, metavar="PYTORCH", help="PyTorch 2.15's sources, likewise")
@@ -238,7 +245,9 @@ def main(arguments: list[str] | None = None) -> int:
     except FileNotFoundError as error:
         print(f"gpu.build: {error}", file=sys.stderr)
         return 2
-    plan = build(options.out, cases, peers)
+    rows = conformance.rows() if not options.table or conformance.TABLE in options.table else []
+    rows = [row for row in rows if options.only in f"{row.id} {conformance.TABLE}"]
+    plan = build(options.out, cases, peers, rows)
     size = sum(path.stat().st_size for path in options.out.iterdir())
     print(f"{len(plan['cases'])} cases, {len(plan['kernels'])} kernels, {size / 2**20:.1f} MiB in {options.out}")
     return 0

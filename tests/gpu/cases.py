@@ -274,10 +274,12 @@ def large() -> Iterator[Case]:
 
 
 def all_cases() -> list[Case]:
+    from .conformance import large as device_rows
     from .small import small
 
     tables = (pad_speed, softmax_speed, linear_speed, grouped_speed, fp8_speed, large, small)
     cases = [case for table in tables for case in table()]
+    cases += {case.name: case for case in device_rows() if case.name not in {c.name for c in cases}}.values()
     names = [(case.table, case.name, case.form) for case in cases]
     if len(set(names)) != len(names):
         raise AssertionError(f"two cases have one name: {sorted(n for n in set(names) if names.count(n) > 1)[:3]}")

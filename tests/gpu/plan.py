@@ -55,7 +55,7 @@ class Instance:
     def __init__(self, case: dict, functions: dict, driver: Driver, values: list[torch.Tensor] | None = None):
         """values: the inputs' storages as bytes, from another instance; None: filled by fill()."""
         self.case, self._driver = case, driver
-        self.storages = [torch.empty(max(size, 1), dtype=torch.uint8, device="cuda") for size in case["storages"]]
+        self.storages = [self._memory(max(size, 1)) for size in case["storages"]]
         inputs = {reference["storage"] for reference in case["inputs"]}
         for number, storage in enumerate(self.storages):
             if number not in inputs:
@@ -65,6 +65,9 @@ class Instance:
         self.inputs = [self.view(reference) for reference in case["inputs"]]
         self.results = [self.view(reference) for reference in case["results"]]
         self._steps = [self._launch(s, functions) if "kernel" in s else self._operation(s) for s in case["steps"]]
+
+    def _memory(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8, device="cuda")
 
     def view(self, reference: dict) -> torch.Tensor:
         dtype = dtype_of(reference)
@@ -131,6 +134,8 @@ class Instance:
         (result,) = out
         if name == "linear":
             x, weight, bias = (*args, None)[:3]
+            if x.dim() != 2 or weight.dim() != 2:
+                return lambda: result.copy_(torch.nn.functional.linear(x, weight, bias))
             if bias is not None:
                 return lambda: torch.addmm(bias, x, weight.t(), out=result)
             return lambda: torch.mm(x, weight.t(), out=result)

@@ -18,6 +18,7 @@ import torch
 
 from .driver import Driver, GpuError, find_gpu
 from .plan import Instance, Plan, fill
+from .replay import comparable, judge, library
 
 
 def check_case(case: dict, functions: dict, driver: Driver, on_cpu: bool) -> float:
@@ -31,15 +32,18 @@ def check_case(case: dict, functions: dict, driver: Driver, on_cpu: bool) -> flo
     return check(case["op"], instance.arguments(), instance.results, instance.inputs)
 
 
-def check_all(cases, functions, driver, deadline, rows: list[dict], on_cpu=False) -> None:
-    """Adds to `rows` as it goes."""
+def check_all(cases, functions, driver, deadline, rows: list[dict], on_cpu=False, table=None) -> None:
+    """Adds to `rows` as it goes. table: metal_kernels.conformance, for the cases that are rows of it."""
     for case in cases:
         if time.monotonic() > deadline:
             break
         row = {"name": case["name"], "table": case["table"], "family": case["family"], "form": case["form"]}
         try:
-            row["error"] = check_case(case, functions, driver, on_cpu)
-            row["ok"] = row["error"] <= 1.0
+            if "conformance" in case:
+                row["error"], row["ok"] = judge(table, case, lambda case: Instance(case, functions, driver)), True
+            else:
+                row["error"] = check_case(case, functions, driver, on_cpu)
+                row["ok"] = row["error"] <= 1.0
         except (AssertionError, GpuError, RuntimeError, NotImplementedError) as error:
             row |= {"ok": False, "error": None, "text": f"{type(error).__name__}: {str(error)[:300]}"}
         if not row["ok"]:
@@ -119,7 +123,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("out", type=Path, help="what python -m gpu.build wrote")
     parser.add_argument("--json", type=Path, help="write the results there")
     parser.add_argument("--do", action="append", choices=("check", "speed", "launch"), help="default: check and speed")
-    parser.add_argument("--table", action="append", help="of the cases to check: speed, large, small; all unless given")
+    parser.add_argument("--table", action="append", help="speed, large, small, conformance; all unless given")
     parser.add_argument("--only", default="", help="cases with this in their name, table or row")
     parser.add_argument("--seconds", type=float, default=540, help="stop beginning new cases after this many")
     parser.add_argument("--no-torch", action="store_true", help="do not time torch's operations")
@@ -162,8 +166,11 @@ def _run(options) -> int:
             time_all(timed, functions, driver, deadline, result["speed"], not options.no_torch)
         if "check" in do:
             result["check"] = []
-            check_all(cases, functions, driver, deadline, result["check"])
-            result["skipped"] = len(cases) - len(result["check"])
+            table = library(sources.parent) if any("conformance" in case for case in cases) else None
+            judged = [c for c in cases if "conformance" not in c or comparable(table, c, plan.data)]
+            result["set aside"] = len(cases) - len(judged)  # replay.CASTS_BEYOND_RANGE
+            check_all(judged, functions, driver, deadline, result["check"], table=table)
+            result["skipped"] = len(judged) - len(result["check"])
     except Exception:
         result["crash"] = traceback.format_exc()
         raise

@@ -1,0 +1,75 @@
+"""Rows of the conformance table on the GPU: the same inputs, the recorded launches, the table's own references.
+
+Needs the folder metal_kernels beside tests: the operations of the table make the inputs from the seed of a row, and its
+references are float64 on the CPU, or bit for bit what the CPU gives.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from .plan import Instance
+
+# Rows whose reference is the CPU's own cast of values beyond the format's range: releases of torch differ there.
+CASTS_BEYOND_RANGE = ("fp8_encode",)
+
+
+def library(folder: Path):
+    """metal_kernels.conformance from the folder above `metal_kernels`."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    return importlib.import_module("metal_kernels.conformance")
+
+
+def decode(table, made: dict):
+    """The row that conformance.encode() wrote."""
+    options = {name: _value(value) for name, value in made["options"].items()}
+    return table.Case(made["op"], _value(made["dtype"]), _value(made["shapes"]), made["layout"], options, made["size"])
+
+
+def _value(value):
+    if not isinstance(value, dict):
+        return value
+    ((kind, inner),) = value.items()
+    if kind == "dtype":
+        return getattr(torch, inner)
+    return complex(*inner) if kind == "complex" else tuple(map(_value, inner))
+
+
+def comparable(table, case: dict, plan: dict) -> bool:
+    """Whether this torch's CPU is a reference for what the plan's torch recorded."""
+    formats = importlib.import_module(f"{table.__name__.rpartition('.')[0]}.fp8.formats")
+    return case["op"] not in CASTS_BEYOND_RANGE or formats.saturates() == plan["saturates"]
+
+
+def judge(table, case: dict, make_instance) -> float:
+    """The worst error in ulps. Raises the table's Mismatch. make_instance: case -> its Instance on the GPU."""
+    row = decode(table, case["conformance"])
+    operation = table.OPERATIONS[row.op]
+    arguments = operation.make(row)
+    instance = make_instance(case)
+    given = [t for t in tree_leaves(arguments) if isinstance(t, torch.Tensor)]
+    for reference, tensor in zip(case["inputs"], given, strict=True):
+        _put(instance, reference, tensor)
+    instance.run()
+    actual = tuple(_taken(instance, reference) for reference in case["results"])
+    return table.compare(actual, operation.reference(*arguments), operation.tolerance, row.id)
+
+
+def _put(instance: Instance, reference: dict, tensor: torch.Tensor) -> None:
+    """The tensor's whole storage, gaps and all."""
+    bytes_ = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+    instance.storages[reference["storage"]][: bytes_.numel()].copy_(bytes_)
+
+
+def _taken(instance: Instance, reference: dict) -> torch.Tensor:
+    """A result on the CPU, of the strides that it has on the device."""
+    storage = instance.storages[reference["storage"]].cpu()
+    dtype = getattr(torch, reference["dtype"])
+    flat = storage[: storage.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
+    return flat.as_strided(reference["shape"], reference["stride"], reference["offset"])
