@@ -7,7 +7,7 @@ made from its path, and has a top-level module `nodes` of its own.
 import logging
 
 from .nodes import execution, library
-from .nodes.fp8 import kitchen
+from .nodes.fp8 import kitchen, stock
 from .nodes.memory import out_of_memory
 
 try:
@@ -37,6 +37,7 @@ async def comfy_entrypoint():
             library.install()
             execution.install()
             kitchen.install()
+            stock.install()
             out_of_memory.install()
 
         async def get_node_list(self):

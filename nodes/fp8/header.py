@@ -31,6 +31,10 @@ class ModelFileError(ValueError):
     """A file, a name or a setting that can't be used: one sentence for the person at the graph."""
 
 
+class Unfamiliar(ModelFileError):
+    """As above, of a file that other loaders may well understand."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """One tensor: `code` is its dtype in the file's words, `begin` to `end` its bytes, from the file's start."""
@@ -121,7 +125,7 @@ def _entry(name, key, value, base):
     if not fits:
         raise ModelFileError(f"{name} contradicts itself: its header says {value!r} of {key}: no tensor. {_AGAIN}")
     if code not in BITS:
-        raise ModelFileError(f"{name} holds {key} in the format {code!r}, which these nodes don't know.")
+        raise Unfamiliar(f"{name} holds {key} in the format {code!r}, which these nodes don't know.")
     entry = Entry(key, code, shape, base + begin, base + end)
     if entry.numel * BITS[code] != 8 * entry.nbytes:
         raise ModelFileError(

@@ -3,13 +3,14 @@
 Three kinds of file are in use: plain ones (FP8 values that are the weights themselves), `scaled_fp8` ones (a tensor of
 that name, `.scale_weight` beside each weight), and `comfy_quant` ones (a JSON text a layer, as a tensor or all together
 in the metadata, `.weight_scale` beside each weight). Whatever a file is called, an FP8 weight with a scale beside it is
-taken times that scale, and one without is only believed where no weight of the file has a scale.
+taken times that scale, and one without is only believed where no weight of its model has a scale, or where it is an
+embedding, which the tools that scale leave alone. A checkpoint holds several models, each of a kind of its own.
 """
 import json
 import math
 from dataclasses import dataclass, field
 
-from .header import NAMES, ModelFileError
+from .header import NAMES, ModelFileError, Unfamiliar
 
 FP8 = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}  # stored as -> the format's name in comfy_quant
 FORMATS = tuple(FP8.values())
@@ -17,6 +18,12 @@ WIDE = frozenset(("BF16", "F16", "F32", "F64"))
 MARKER, CONFIG, METADATA = "scaled_fp8", "comfy_quant", "_quantization_metadata"
 SCALES = ("weight_scale", "scale_weight")  # today's name, the older one
 INPUT_SCALES = ("input_scale", "scale_input")
+EMBEDDINGS = ("embed_tokens", "token_embedding", "position_embedding", "shared", "relative_attention_bias", "wte")
+
+# What the names of a checkpoint's models begin with; of some it holds several, told apart by what follows.
+MODEL = "model.diffusion_model."
+ENCODERS, SEVERAL_ENCODERS = ("cond_stage_model.",), ("text_encoders.", "conditioner.embedders.")
+VAES = ("first_stage_model.", "vae.")
 
 
 @dataclass(frozen=True)
@@ -37,11 +44,26 @@ class Layer:
         return self.config["format"]
 
 
-def recognise(header, mapped, known):
+def part(name):
+    """What the name of a tensor begins with in a checkpoint, as far as it says which model it belongs to; "" elsewhere.
+
+    "text_encoders.t5xxl.transformer.shared.weight" -> "text_encoders.t5xxl."
+    """
+    for prefix in (MODEL, *ENCODERS, *VAES):
+        if name.startswith(prefix):
+            return prefix
+    for prefix in SEVERAL_ENCODERS:
+        if name.startswith(prefix):
+            return prefix + name.removeprefix(prefix).split(".")[0] + "."
+    return ""
+
+
+def recognise(header, mapped, known, strict=True):
     """{layer name: Layer} of a file.
 
     mapped  the file's tensors (`Mapped`); only comfy_quant texts and scales are read.
     known   the names of the formats that this ComfyUI can run.
+    strict  False: what is neither FP8 nor comfy_quant is passed over.
 
     Raises ModelFileError for an unknown format, for scales that are missing, of the wrong shape or no numbers, and for
     scaled FP8 where ComfyUI applies no scale (convolutions).
@@ -49,13 +71,14 @@ def recognise(header, mapped, known):
     configs = _configs(header, mapped)
     markers = {name[: -len(MARKER)]: entry for name, entry in header.entries.items() if _is_marker(name)}
     weights = [entry for name, entry in header.entries.items() if name.endswith(".weight")]
-    scaled = bool(markers) or any(_scale_of(header, entry)[1] for entry in weights if entry.code in FP8)
+    scaled = {part(name) for name in markers}
+    scaled |= {part(entry.name) for entry in weights if entry.code in FP8 and _scale_of(header, entry)}
     found = {}
     for entry in weights:
         name = entry.name.removesuffix(".weight")
-        config, scale = configs.get(name), _scale_of(header, entry)[1]
-        if config is None:
-            config = _implied(header, mapped, entry, scale, scaled, markers)
+        config, scale = configs.get(name), _scale_of(header, entry)
+        if config is None and (strict or entry.code in FP8):
+            config = _implied(header, mapped, entry, scale, part(entry.name) in scaled, markers)
         if config is not None:
             layer = Layer(name, entry.name, scale, _first(header, name, INPUT_SCALES), config)
             _check(header, mapped, entry, layer, known)
@@ -86,15 +109,17 @@ def _implied(header, mapped, entry, scale, scaled, markers):
     where = f"{header.name}: {entry.name}"
     if entry.code not in FP8:
         if len(entry.shape) == 2 and entry.code in ("I8", "U8", "F4"):
-            raise ModelFileError(f"{where} is {NAMES[entry.code]}, and nothing in the file says in which format.")
+            raise Unfamiliar(f"{where} is {NAMES[entry.code]}, and nothing in the file says in which format.")
         if scale is not None and entry.code in WIDE and _values(mapped, scale) != [1.0]:
-            raise ModelFileError(f"{where} is {NAMES[entry.code]} and has a scale ({scale}): what it means is unknown.")
+            raise Unfamiliar(f"{where} is {NAMES[entry.code]} and has a scale ({scale}): what it means is unknown.")
         return None
     if len(entry.shape) != 2:
         if scale is not None:
             raise _no_matrix(where, entry)
         return None
     if scale is None and scaled:
+        if entry.name.removesuffix(".weight").endswith(EMBEDDINGS):
+            return None
         raise ModelFileError(
             f"{where} is {NAMES[entry.code]} and its scale is missing, while other weights of the file have one."
         )
@@ -166,8 +191,7 @@ def _no_matrix(where, entry):
 
 
 def _scale_of(header, entry):
-    name = entry.name.removesuffix(".weight")
-    return name, _first(header, name, SCALES)
+    return _first(header, entry.name.removesuffix(".weight"), SCALES)
 
 
 def _first(header, layer, endings):

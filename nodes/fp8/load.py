@@ -12,6 +12,7 @@ from . import files, found, layers, memory, state
 from .header import Header, ModelFileError, read
 from .mapped import Mapped
 from .plan import Options, Plan, make
+from .projection import MIXED, project
 
 DEVICE, CPU = "device", "cpu"
 
@@ -81,7 +82,7 @@ def clip(names, kind, where, options, hooks=None):
             states, embedding_directory=folder_paths.get_folder_paths("embeddings"), clip_type=chosen,
             model_options=given,
         )  # fmt: skip
-        _project(encoder.cond_stage_model)
+        project(encoder.cond_stage_model)
         return encoder, [encoder.cond_stage_model]
 
     loaded = _load("text_encoders", names, options, hooks, build, "text encoder")
@@ -105,7 +106,7 @@ def checkpoint(name, where, options, hooks=None):
         model, encoder, vae = out[:3]
         modules = [model.model.diffusion_model]
         if encoder is not None:
-            _project(encoder.cond_stage_model)
+            project(encoder.cond_stage_model)
             modules.append(encoder.cond_stage_model)
         stage = getattr(vae, "first_stage_model", None)
         return (model, encoder, vae), modules + ([stage] if stage is not None else [])
@@ -136,7 +137,7 @@ def model_options(where, quantized):
     cpu = torch.device("cpu")
     on = cpu if where == CPU else model_management.get_torch_device()
     options = {"load_device": on, "offload_device": cpu, "initial_device": cpu}
-    return {**options, **({"quantization_metadata": {"mixed_ops": True}} if quantized else {})}
+    return {**options, **(MIXED if quantized else {})}
 
 
 def _load(folder, names, options, hooks, build, kind):
@@ -195,20 +196,6 @@ def _built(build, states, sources):
         names = " + ".join(source.header.name for source in sources)
         text = " ".join(str(problem).split())
         raise ModelFileError(f"ComfyUI can't load {names}: {type(problem).__name__}: {text:.300}") from problem
-
-
-def _project(encoder):
-    """Give CLIP the identity for a projection that its file doesn't have: most don't, and it is computed all the same.
-
-    ComfyUI's quantised Linear starts without a weight, where its plain one starts with whatever is in memory.
-    """
-    import torch
-
-    for name, module in encoder.named_modules():
-        if name.endswith("text_projection") and getattr(module, "weight", module) is None:
-            like = next(other for other in encoder.parameters() if other.dtype.itemsize == 2)
-            eye = torch.eye(module.out_features, module.in_features, dtype=like.dtype, device=like.device)
-            module.weight = torch.nn.Parameter(eye, requires_grad=False)
 
 
 def _refuse_other_formats(source, names):

@@ -8,7 +8,7 @@ import fnmatch
 from dataclasses import dataclass, field
 
 from .header import BITS, ModelFileError
-from .layers import CONFIG, FP8, INPUT_SCALES, MARKER, SCALES, WIDE
+from .layers import CONFIG, FP8, INPUT_SCALES, MARKER, SCALES, VAES, WIDE
 
 AS_STORED, PER_TENSOR, PER_ROW = "as stored", "per tensor", "per row"
 CHOICES = (AS_STORED, PER_TENSOR, PER_ROW)
@@ -45,7 +45,7 @@ shared
 """
 
 # Parts of a checkpoint that are no diffusion model and no text encoder.
-_ELSEWHERE = ("first_stage_model.", "vae.", "vocoder.", "audio_vae.", "model_ema.")
+_ELSEWHERE = (*VAES, "vocoder.", "audio_vae.", "model_ema.")
 
 
 @dataclass(frozen=True)

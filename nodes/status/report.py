@@ -1,6 +1,6 @@
 """What the status node shows: the library's own status, and what went wrong while the pack was loaded."""
 from .. import execution, library
-from ..fp8 import kitchen, others
+from ..fp8 import kitchen, others, stock
 from ..memory import out_of_memory
 from ..switch.state import conflicts
 
@@ -10,8 +10,8 @@ SWITCH_OFF = "To switch everything off, start ComfyUI with METAL_KERNELS=off; fo
 def collect():
     """JSON-serialisable: `problem` (a sentence, or None), `hooks` (why prompts can't be followed, or None), `conflicts`
     (nodes of this prompt whose switches disagree), `kitchen` (what is ours in comfy-kitchen), `others` (where other
-    packs' functions stand), `out_of_memory` (why it can't be recognised, or None) beside what `metal_kernels.status()`
-    says. Never raises.
+    packs' functions stand), `loaders` (why files are not checked in ComfyUI's own), `out_of_memory` (why it can't be
+    recognised, or None) beside what `metal_kernels.status()` says. Never raises.
     """
     problem, found = library.problem, {}
     if library.metal_kernels is not None:
@@ -20,7 +20,8 @@ def collect():
         except Exception as error:
             problem = problem or f"the kernels' status can't be read: {type(error).__name__}: {error}"
     return {"problem": problem, "hooks": execution.problem(), "conflicts": conflicts(),
-            "kitchen": kitchen.report(), "others": others.held(), "out_of_memory": out_of_memory.problem(), **found}
+            "kitchen": kitchen.report(), "others": others.held(), "loaders": stock.problems(),
+            "out_of_memory": out_of_memory.problem(), **found}
 
 
 def held_ops(report):
@@ -37,6 +38,7 @@ def as_text(report):
         lines.append(f"  Note: Metal Kernels Switch can't switch anything here: {report['hooks']}.")
     lines += [f"  Note: {line}" for line in kitchen.notes(report.get("kitchen"))]
     lines += [f"  Note: {line}" for line in others.notes(held_ops(report))]
+    lines += [f"  Note: {line}." for line in report.get("loaders", ())]
     if report.get("out_of_memory"):
         lines.append(f"  Note: Running out of memory on MPS is not recognised here: {report['out_of_memory']}.")
     lines += [f"  Note: {conflict['text']}" for conflict in report.get("conflicts", ())]

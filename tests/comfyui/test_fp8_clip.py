@@ -1,105 +1,167 @@
-"""Text encoders: CLIP-L in FP8, whose size is fixed by ComfyUI's sd1_clip_config.json, on the device and on the CPU."""
+"""CLIP-L in FP8 through ComfyUI's loaders and ours, on the CPU and on the device: where it ran is part of each test."""
+import itertools
+
 import pytest
 import torch
-from fp8.harness import free, psnr
+from fp8 import text
+from fp8.checkpoints import DTYPES, KINDS
+from fp8.harness import bytes_in_fp8, crashes, free, pack_off, psnr
 from graphs import node
-from safetensors.torch import save_file
 
 pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(900)]
 
-WIDTH, INNER, LAYERS, WORDS, LENGTH = 768, 3072, 12, 49408, 77
-E4M3 = torch.float8_e4m3fn
+
+def cases(*quick):
+    """Every kind and dtype, of which `quick` run in the quick suite."""
+    return [pytest.param(*case, id="-".join(case), marks=() if case in quick else pytest.mark.full)
+            for case in itertools.product(KINDS, DTYPES)]
 
 
-def clip_l():
-    """Random weights under CLIP-L's names, small enough that twelve layers don't run away."""
-    generator = torch.Generator().manual_seed(0)
-
-    def draw(*shape):
-        return torch.randn(shape, generator=generator) * (0.02 if len(shape) > 1 else 0.01)
-
-    found = {"text_model.embeddings.token_embedding.weight": draw(WORDS, WIDTH),
-             "text_model.embeddings.position_embedding.weight": draw(LENGTH, WIDTH)}  # fmt: skip
-    for layer in range(LAYERS):
-        at = f"text_model.encoder.layers.{layer}"
-        for part, shape in {"self_attn.q_proj": (WIDTH, WIDTH), "self_attn.k_proj": (WIDTH, WIDTH),
-                            "self_attn.v_proj": (WIDTH, WIDTH), "self_attn.out_proj": (WIDTH, WIDTH),
-                            "mlp.fc1": (INNER, WIDTH), "mlp.fc2": (WIDTH, INNER)}.items():  # fmt: skip
-            found |= {f"{at}.{part}.weight": draw(*shape), f"{at}.{part}.bias": draw(shape[0])}
-        for norm in "layer_norm1", "layer_norm2":
-            found |= {f"{at}.{norm}.weight": draw(WIDTH) + 1, f"{at}.{norm}.bias": draw(WIDTH)}
-    return found | {"text_model.final_layer_norm.weight": draw(WIDTH) + 1,
-                    "text_model.final_layer_norm.bias": draw(WIDTH)}  # fmt: skip
+def single(name, device="default"):
+    return node("CLIPLoader", clip_name=name, type="stable_diffusion", device=device)
 
 
-def scaled(tensors):
-    """comfy_quant, the matrices of the layers with a scale that is far from 1."""
+def ours(name, device="device", **more):
+    return node("MetalFP8LoadCLIP", clip_name=name, type="stable_diffusion", device=device, **more)
+
+
+def encoded(loader, tag):
+    return {"clip": loader, "text": node("CLIPTextEncode", clip=("clip", 0), text="a red fox in the snow"),
+            "flat": node("TestTextEmbedding", conditioning=("text", 0)),
+            "save": node("TestSave", value=("flat", 0), name=tag),
+            "held": node("TestHeld", model=("clip", 0), after=("text", 0))}
+
+
+def run(server, loader, tag):
+    """(embedding, where the encoder runs, bytes of FP8 that it holds by device, what the loader shows)."""
+    outputs = server.run(encoded(loader, tag), 600)["outputs"]
+    held = outputs["held"]["held"][0]
+    return (torch.load(server.folder / "output" / f"{tag}.pt"), held["load_device"], bytes_in_fp8(held),
+            outputs.get("clip", {}).get("text", [""])[0])
+
+
+@pytest.fixture(scope="session")
+def expected(on_the_cpu):
+    """(kind, dtype) -> the embedding of ComfyUI on the CPU, of the same values in 16 bits: CLIP-L knows no scales."""
     found = {}
-    for key, value in tensors.items():
-        if value.ndim == 2 and ".layers." in key:
-            scale = value.abs().max() / 448
-            found[key], found[f"{key}_scale"] = (value / scale).to(E4M3), scale
-            text = b'{"format": "float8_e4m3fn"}'
-            found[key.replace(".weight", ".comfy_quant")] = torch.tensor(list(text), dtype=torch.uint8)
-        else:
-            found[key] = value.half()
-    return found
 
-
-@pytest.fixture(scope="module")
-def encoders(small_mac, on_the_cpu):
-    """Files clip_plain, clip_scaled, clip_wide on both servers; the last has the values of the second."""
-    weights = clip_l()
-    quantised = scaled(weights)
-    wide = {key: (value.float() * quantised[f"{key}_scale"] if f"{key}_scale" in quantised else value.float()).half()
-            for key, value in quantised.items() if key in weights}  # fmt: skip
-    files = {"plain": {key: value.to(E4M3) for key, value in weights.items()}, "scaled": quantised, "wide": wide,
-             "wide_plain": {key: value.to(E4M3).half() for key, value in weights.items()}}  # fmt: skip
-    for server in (small_mac, on_the_cpu.server):
-        folder = server.folder / "models" / "text_encoders"
-        folder.mkdir(parents=True, exist_ok=True)
-        for kind, tensors in files.items():
-            save_file(tensors, folder / f"clip_{kind}.safetensors")
-    return {kind: f"clip_{kind}.safetensors" for kind in files}
-
-
-def embedded(server, loader, tag):
-    """(the embedding of a prompt, what TestHeld and the loader show)."""
-    graph = {"clip": loader, "text": node("CLIPTextEncode", clip=("clip", 0), text="a photo of a small cat"),
-             "flat": node("TestTextEmbedding", conditioning=("text", 0)),
-             "save": node("TestSave", value=("flat", 0), name=tag),
-             "held": node("TestHeld", model=("clip", 0), after=("text", 0))}  # fmt: skip
-    outputs = server.run(graph, 600)["outputs"]
-    shown = outputs.get("clip", {}).get("text", [""])[0]
-    return torch.load(server.folder / "output" / f"{tag}.pt"), outputs["held"]["held"][0], shown
-
-
-@pytest.fixture(scope="module")
-def reference(on_the_cpu, encoders):
-    """What stock makes of the wide file with the same values, on the CPU."""
-
-    def make(kind):
-        load = node("CLIPLoader", clip_name=encoders[kind], type="stable_diffusion", device="cpu")
-        return embedded(on_the_cpu.server, load, f"clip {kind}")[0]
+    def make(kind, dtype):
+        kind = "plain" if kind == "plain" else "wide"
+        if (kind, dtype) not in found:
+            server = on_the_cpu.server
+            found[kind, dtype] = run(server, single(text.offer([server], kind, dtype)), f"clip {kind} {dtype}")[0]
+        return found[kind, dtype]
 
     return make
 
 
+def is_right(server, found, expected, kind, place):
+    embedding, where, fp8, _ = found
+    assert where == place
+    if kind != "plain":  # those ComfyUI's CLIP turns into 16 bits as they come
+        assert fp8[place] >= text.in_layers(), "one byte a weight, where it runs"
+    assert psnr(embedding, expected) >= 40
+
+
+@pytest.mark.parametrize("device", ["default", "cpu"])
+@pytest.mark.parametrize("kind, dtype", cases(("plain", "e5m2"), ("scaled", "e4m3fn"), ("quant", "e5m2")))
+def test_stock_on_the_cpu_as_a_mac_has_it(small_mac, expected, kind, dtype, device):
+    """Quantised ones come out right, which without the pack they don't on any machine: their scales are left out."""
+    free(small_mac)
+    load = single(text.offer([small_mac], kind, dtype), device)
+    tag = f"clip {kind} {dtype} {device}"
+    is_right(small_mac, run(small_mac, load, tag), expected(kind, dtype), kind, "cpu")
+    if kind != "plain" and device == "cpu":
+        with pack_off(small_mac):
+            assert psnr(run(small_mac, load, f"{tag} off")[0], expected(kind, dtype)) < 20
+
+
+@pytest.mark.parametrize("faults, kind, dtype", [
+    pytest.param(faults, *case, id="-".join((faults, *case)),
+                 marks=() if (faults, *case) in {("2.14", "quant", "e4m3fn"), ("2.14", "scaled", "e5m2")}
+                 else pytest.mark.full)
+    for faults, *case in itertools.product(("2.13", "2.14"), KINDS, DTYPES)])
+def test_stock_on_the_device(encoders_on_mps, expected, faults, kind, dtype):
+    """With --gpu-only; on a Mac they run on the CPU otherwise."""
+    server = encoders_on_mps(faults)
+    free(server)
+    load = single(text.offer([server], kind, dtype))
+    is_right(server, run(server, load, f"clip {kind} {dtype}"), expected(kind, dtype), kind, "mps")
+
+
 @pytest.mark.parametrize("device, place", [("device", "mps"), ("cpu", "cpu")])
-@pytest.mark.parametrize("kind, same", [("scaled", "wide"), ("plain", "wide_plain")])
-def test_it_runs_where_it_is_told_to_and_every_scale_counts(small_mac, encoders, reference, device, place, kind, same):
+@pytest.mark.parametrize("kind, dtype", cases(("plain", "e4m3fn"), ("scaled", "e5m2"), ("quant", "e4m3fn")))
+def test_ours_where_it_is_told_to(small_mac, expected, kind, dtype, device, place):
     free(small_mac)
-    load = node("MetalFP8LoadCLIP", clip_name=encoders[kind], type="stable_diffusion", device=device)
-    found, held, text = embedded(small_mac, load, f"clip {kind} {device}")
-    assert held["load_device"] == place and f"  runs on   {place}" in text, text
-    in_fp8 = sum(size for name, size in held["bytes"][place].items() if name.startswith("float8"))
-    assert in_fp8 >= LAYERS * (4 * WIDTH * WIDTH + 2 * WIDTH * INNER), "one byte a weight, where it runs"
-    assert psnr(found, reference(same)) >= 40
+    load, tag = ours(text.offer([small_mac], kind, dtype), device), f"our clip {kind} {dtype} {device}"
+    if device == "device":
+        assert crashes(small_mac, encoded(load, tag)) == "CLIPTextEncode"
+    found = run(small_mac, load, tag)
+    is_right(small_mac, found, expected(kind, dtype), kind, place)
+    assert found[2][place] >= text.in_layers() and f"  runs on   {place}" in found[3], "plain ones too"
 
 
-def test_quantised_on_load(small_mac, encoders, reference):
+def test_ours_quantised_on_load(small_mac, expected):
     free(small_mac)
-    load = node("MetalFP8LoadCLIP", clip_name=encoders["wide"], type="stable_diffusion", quantize="per row")
-    found, held, text = embedded(small_mac, load, "clip quantised")
-    assert "72 float8_e4m3fn per row" in text and "quantised on load: 72 layers" in text, text
-    assert psnr(found, reference("wide")) >= 25
+    name = text.offer([small_mac], "wide", "e4m3fn")
+    embedding, _, _, shown = run(small_mac, ours(name, quantize="per row"), "clip quantised")
+    assert "72 float8_e4m3fn per row" in shown and "quantised on load: 72 layers" in shown, shown
+    assert psnr(embedding, expected("wide", "e4m3fn")) >= 25
+
+
+def two(first, second, kind="sdxl"):
+    return {"stock": node("DualCLIPLoader", clip_name1=first, clip_name2=second, type=kind, device="default"),
+            "ours": node("MetalFP8LoadCLIP", clip_name=first, clip_name2=second, type=kind, device="device")}
+
+
+@pytest.mark.parametrize("which, place", [("stock", "cpu"), ("ours", "mps")])
+@pytest.mark.parametrize("kinds", [("quant", "scaled"), pytest.param(("plain", "quant"), marks=pytest.mark.full)],
+                         ids="-".join)
+def test_two_files(small_mac, on_the_cpu, which, place, kinds):
+    """Of SD3, CLIP-L twice, for its others are larger: the second is the one that is used."""
+    free(small_mac)
+    server, tag = on_the_cpu.server, f"two {'-'.join(kinds)}"
+    names = [text.offer([small_mac], kind, "e4m3fn", seed) for seed, kind in enumerate(kinds)]
+    found = run(small_mac, two(*names, "sd3")[which], tag)
+    wide = [text.offer([server], "wide", "e4m3fn", seed) for seed in range(2)]
+    is_right(small_mac, found, run(server, two(*wide, "sd3")["stock"], tag)[0], kinds[1], place)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("which, place", [("stock", "cpu"), ("ours", "mps")])
+def test_clip_l_and_clip_g(small_mac, on_the_cpu, which, place):
+    """SDXL's two text encoders, 0.8 GB, in two formats."""
+    free(small_mac)
+    names = [text.offer([small_mac], "scaled", "e4m3fn"), text.offer([small_mac], "quant", "e5m2", size="g")]
+    found = run(small_mac, two(*names)[which], "l and g")
+    server = on_the_cpu.server
+    wide = [text.offer([server], "wide", "e4m3fn"), text.offer([server], "wide", "e5m2", size="g")]
+    is_right(small_mac, found, run(server, two(*wide)["stock"], "l and g")[0], "quant", place)
+    assert found[2][place] >= text.in_layers("l") + text.in_layers("g")
+
+
+@pytest.mark.parametrize("kind, dtype", cases(("plain", "e4m3fn"), ("quant", "e4m3fn")))
+@pytest.mark.parametrize("which", [single, ours], ids=["CLIPLoader", "ours"])
+def test_a_lora_on_top(small_mac, on_the_cpu, which, kind, dtype):
+    """On the text encoder; taken out again nothing is left of it."""
+    free(small_mac)
+    both = [small_mac, on_the_cpu.server]
+    text.offer_lora(both)
+
+    def with_lora(loader, tag):
+        graph = encoded(loader, tag)
+        graph["lora"] = node("LoraLoader", model=("model", 0), clip=("clip", 0), lora_name=text.LORA,
+                             strength_model=0.0, strength_clip=1.0)
+        graph["model"] = node("UNETLoader", unet_name="flux_quant_e4m3fn.safetensors", weight_dtype="default")
+        graph["text"]["inputs"]["clip"] = graph["held"]["inputs"]["model"] = ["lora", 1]
+        return graph
+
+    load, tag = which(text.offer([small_mac], kind, dtype)), f"lora {which.__name__} {kind} {dtype}"
+    before = run(small_mac, load, f"{tag} before")[0]
+    small_mac.run(with_lora(load, tag), 600)
+    merged = torch.load(small_mac.folder / "output" / f"{tag}.pt")
+    assert torch.equal(run(small_mac, load, f"{tag} after")[0], before)
+    wide = single(text.offer([on_the_cpu.server], "plain" if kind == "plain" else "wide", dtype))
+    on_the_cpu.server.run(with_lora(wide, tag), 600)
+    reference = torch.load(on_the_cpu.server.folder / "output" / f"{tag}.pt")
+    assert psnr(merged, reference) >= 40 > psnr(merged, before), "and it shows"

@@ -1,53 +1,58 @@
-"""FP8 files through ComfyUI's own loaders: each crashes on stock MPS, and with the pack gives the CPU's picture."""
+"""FP8 files through ComfyUI's own loaders and this pack's: each crashes on stock MPS, and with the pack gives the CPU's
+picture; with a LoRA, run twice, unloaded and loaded again, saved and loaded again too."""
 import itertools
 
 import pytest
 import torch
-from fp8.checkpoints import DTYPES, FAMILIES, KINDS, name, quantised
-from fp8.harness import failure, free, pack_off, psnr, results, sampled, unet
+from fp8.checkpoints import DTYPES, FAMILIES, KINDS, name, quantised, same
+from fp8.harness import LOADERS, bytes_in_fp8, crashes, free, load, psnr, reported, results, sampled, unet
 from graphs import node
 from safetensors.torch import load_file
 
 pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(900)]
 
-LOADERS = ("default", "forced", "checkpoint")
-QUICK = {("flux", "quant", "e4m3fn", "default"), ("flux", "plain", "e5m2", "forced"),
-         ("flux", "scaled", "e4m3fn", "checkpoint"), ("wan", "quant", "e5m2", "checkpoint"),
-         ("wan", "plain", "e4m3fn", "default"), ("wan", "scaled", "e4m3fn", "forced")}
-CASES = [pytest.param(*case, id="-".join(case), marks=() if case in QUICK else pytest.mark.full)
-         for case in itertools.product(FAMILIES, KINDS, DTYPES, LOADERS)]
+
+def cases(*axes, quick):
+    """The product of the axes; what is not among `quick`, words in a line, is for the full suite."""
+    found = [pytest.param(*case, id="-".join(case), marks=() if " ".join(case) in quick else pytest.mark.full)
+             for case in itertools.product(*axes)]
+    assert len(quick) == sum(not each.marks for each in found), "a quick case is none of the product"
+    return found
 
 
-def load(file, loader):
-    """The loader node: as a user leaves it, with FP8 asked for, or of a whole checkpoint."""
-    if loader == "checkpoint":
-        return node("CheckpointLoaderSimple", ckpt_name=file)
-    dtype = "e5m2" if "e5m2" in file else "e4m3fn"
-    return unet(file, "default" if loader == "default" else f"fp8_{dtype}")
-
-
-def crashed_as_known(message, where):
-    """What people report of FP8 on MPS; while a module's weights are copied, inside torch's own sentence about it."""
-    return "Undefined type Float8_e" in message and where in ("KSampler", "CheckpointLoaderSimple")
-
-
-@pytest.mark.parametrize("family, kind, dtype, loader", CASES)
-def test_a_file_dropped_in_works(small_mac, on_the_cpu, family, kind, dtype, loader):
-    file = name(family, kind, dtype)
-    tag = f"{family} {kind} {dtype} {loader}"
+@pytest.mark.parametrize("faults, family, kind, dtype, loader", cases(
+    ("2.13", "2.14"), FAMILIES, KINDS, DTYPES, LOADERS, quick={
+    "2.13 flux quant e4m3fn default", "2.13 flux plain e5m2 forced", "2.13 flux scaled e4m3fn checkpoint",
+    "2.13 wan quant e5m2 checkpoint", "2.13 wan plain e4m3fn default", "2.13 wan scaled e4m3fn forced",
+    "2.13 flux scaled e5m2 default", "2.13 flux plain e4m3fn ours", "2.13 flux scaled e5m2 ours",
+    "2.13 wan quant e5m2 ours", "2.13 wan plain e5m2 our checkpoint", "2.13 flux quant e4m3fn our checkpoint",
+    "2.13 wan scaled e4m3fn our checkpoint", "2.14 flux scaled e4m3fn ours", "2.14 wan plain e5m2 default",
+    "2.14 wan quant e4m3fn checkpoint", "2.14 flux quant e5m2 forced", "2.14 wan scaled e5m2 our checkpoint",
+}))
+def test_a_file_dropped_in_works(macs, on_the_cpu, faults, family, kind, dtype, loader):
+    mac, file, tag = macs(faults), name(family, kind, dtype), f"{family} {kind} {dtype} {loader}"
+    folder = mac.folder / "models" / ("checkpoints" if "checkpoint" in loader else "diffusion_models")
     graph = sampled(family, load(file, loader), tag)
-    with pack_off(small_mac):
-        message, where = failure(small_mac, graph)
-        assert crashed_as_known(message, where), (message, where)
+    assert crashes(mac, graph) in ("KSampler", "CheckpointLoaderSimple", "MetalFP8LoadCheckpoint")
     graph["held"] = node("TestHeld", model=("model", 0), after=("sample", 0))
-    held = small_mac.run(graph, 300)["outputs"]["held"]["held"][0]
+    entry = mac.run(graph, 300)
+    held = entry["outputs"]["held"]["held"][0]
     assert held["loaded"] and held["load_device"] == "mps"
-    source = load_file(small_mac.folder / "models" / "diffusion_models" / file)
-    in_file = sum(value.numel() for value in source.values() if value.dtype.itemsize == 1 and value.is_floating_point())
-    on_device = sum(size for held_as, size in held["bytes"]["mps"].items() if held_as.startswith("float8"))
-    assert on_device >= 0.9 * in_file, "at one byte a weight"
-    for actual, expected in zip(results(small_mac, tag), on_the_cpu(tag, graph), strict=True):
-        assert psnr(actual, expected) >= 40
+    source = load_file(mac.folder / "models" / "diffusion_models" / file).values()
+    in_file = [value for value in source if value.dtype.itemsize == 1 and value.is_floating_point()]
+    on_device = bytes_in_fp8(held)
+    if loader.startswith("our"):
+        text, disk, resident = reported(entry)
+        assert disk == (folder / file).stat().st_size and resident <= 1.05 * disk and f"float8_{dtype}" in text, text
+        assert on_device["mps"] == sum(value.numel() for value in in_file if value.ndim == 2)
+    else:
+        assert on_device["mps"] >= 0.9 * sum(value.numel() for value in in_file), "at one byte a weight"
+    assert not on_device.get("cpu")
+    stock = loader.replace("ours", "default").replace("our ", "")
+    reference = f"{same(family, kind, dtype)} {stock}"
+    expected = on_the_cpu(reference, sampled(family, load(same(family, kind, dtype), stock), reference))
+    for actual, wanted in zip(results(mac, tag), expected, strict=True):
+        assert psnr(actual, wanted) >= 40
 
 
 def test_the_kernel_ran_it_without_a_copy_in_bf16(small_mac):
@@ -61,51 +66,57 @@ def test_the_kernel_ran_it_without_a_copy_in_bf16(small_mac):
     assert entries["comfy_kitchen::dequantize_per_tensor_fp8"]["taken"] == 0
 
 
-@pytest.mark.parametrize("family, kind, dtype", [
-    ("flux", "quant", "e4m3fn"), ("wan", "plain", "e5m2"),
-    *(pytest.param(*case, marks=pytest.mark.full) for case in itertools.product(FAMILIES, KINDS, DTYPES)
-      if case not in {("flux", "quant", "e4m3fn"), ("wan", "plain", "e5m2")}),
-])
-def test_run_twice_unloaded_and_reloaded(small_mac, family, kind, dtype):
+KEEPING = ("kept", "ours")  # FP8 kept as it is: by UNETLoader (plain files: asked to), by MetalFP8LoadDiffusionModel
+
+
+def keep(family, kind, dtype, loader):
+    file = name(family, kind, dtype)
+    return load(file, "ours" if loader == "ours" else "forced" if kind == "plain" else "default")
+
+
+@pytest.mark.parametrize("family, kind, dtype, loader", cases(FAMILIES, KINDS, DTYPES, KEEPING, quick={
+    "flux quant e4m3fn kept", "wan plain e5m2 kept", "flux scaled e5m2 ours", "wan plain e4m3fn ours"}))
+def test_run_twice_unloaded_and_reloaded(small_mac, family, kind, dtype, loader):
     """The same bits each time, from the cache of models, after an unload, and after a load from the file."""
     free(small_mac)
-    loader, found = unet(name(family, kind, dtype), f"fp8_{dtype}" if kind == "plain" else "default"), []
+    loader, found = keep(family, kind, dtype, loader), []
     held = {"held": node("TestHeld", model=("model", 0), after=("sample", 0))}
-    for number in range(3):
-        small_mac.run(sampled(family, loader, f"again {number}", more=held), 300)
+    for number in range(4):
+        ran = small_mac.run(sampled(family, loader, f"again {number}", more=held), 300)
+        assert ran["outputs"]["held"]["held"][0]["loaded"]
         found.append(results(small_mac, f"again {number}"))
         if number == 1:
             small_mac.post("/free", {"unload_models": True})
-            small_mac.run({"model": loader, "held": node("TestHeld", model=("model", 0))}, 300)
+            left = small_mac.run({"model": loader, "held": node("TestHeld", model=("model", 0))}, 300)
+            assert left["outputs"]["held"]["held"][0]["loaded"] is False
+        if number == 2:
             free(small_mac)
     for latent, image in found[1:]:
         assert torch.equal(latent, found[0][0]) and torch.equal(image, found[0][1])
 
 
-@pytest.mark.parametrize("family, kind, dtype", [
-    ("flux", "quant", "e4m3fn"), ("flux", "plain", "e4m3fn"),
-    *(pytest.param(*case, marks=pytest.mark.full) for case in itertools.product(FAMILIES, KINDS, DTYPES)
-      if case not in {("flux", "quant", "e4m3fn"), ("flux", "plain", "e4m3fn")}),
-])
-def test_a_lora_on_top(small_mac, on_the_cpu, family, kind, dtype):
+@pytest.mark.parametrize("family, kind, dtype, loader", cases(FAMILIES, KINDS, DTYPES, KEEPING, quick={
+    "flux quant e4m3fn kept", "flux plain e4m3fn kept", "wan scaled e5m2 kept", "flux plain e5m2 ours",
+    "wan scaled e4m3fn ours"}))
+def test_a_lora_on_top(small_mac, on_the_cpu, family, kind, dtype, loader):
     """Merged into the FP8 weights with stochastic rounding, which stock can't; taken out again, nothing is left."""
     free(small_mac)
-    loader = unet(name(family, kind, dtype), f"fp8_{dtype}" if kind == "plain" else "default")
     lora = {"lora": node("LoraLoaderModelOnly", model=("model", 0), lora_name=f"{family}_lora.safetensors",
                          strength_model=1.0)}
-    tag = f"lora {family} {kind} {dtype}"
-    save = {"save": node("ModelSave", model=("lora", 0), filename_prefix=f"merged_{family}_{kind}_{dtype}")}
-    graph = sampled(family, loader, tag, model=("lora", 0), more=lora | save)
-    small_mac.run(sampled(family, loader, "before"), 300)
-    small_mac.run(graph, 300)
-    small_mac.run(sampled(family, loader, "after"), 300)
+    model, tag = keep(family, kind, dtype, loader), f"lora {family} {kind} {dtype} {loader}"
+    save = {"save": node("ModelSave", model=("lora", 0), filename_prefix=f"merged_{tag.replace(' ', '_')}")}
+    prefix = save["save"]["inputs"]["filename_prefix"]
+    small_mac.run(sampled(family, model, "before"), 300)
+    small_mac.run(sampled(family, model, tag, model=("lora", 0), more=lora | save), 300)
+    small_mac.run(sampled(family, model, "after"), 300)
     before, merged, after = (results(small_mac, each)[0] for each in ("before", tag, "after"))
     assert torch.equal(before, after)
-    expected, _ = on_the_cpu(tag, graph)
+    stock = load(same(family, kind, dtype), "forced" if kind == "plain" else "default")
+    expected, _ = on_the_cpu(tag, sampled(family, stock, tag, model=("lora", 0), more=lora | save))
     assert psnr(merged, expected) >= 40 > psnr(merged, before), "and it shows"
     ours, theirs, plain = (weights(load_file(file)) for file in (
-        small_mac.folder / "output" / f"{save['save']['inputs']['filename_prefix']}_00001_.safetensors",
-        on_the_cpu.server.folder / "output" / f"{save['save']['inputs']['filename_prefix']}_00001_.safetensors",
+        small_mac.folder / "output" / f"{prefix}_00001_.safetensors",
+        on_the_cpu.server.folder / "output" / f"{prefix}_00001_.safetensors",
         small_mac.folder / "models" / "diffusion_models" / name(family, kind, dtype)))
     assert ours.keys() == theirs.keys() and ours
     for key, value in ours.items():
@@ -129,18 +140,15 @@ def apart(one, other):
     return (one - other).norm().item()
 
 
-@pytest.mark.parametrize("family, kind, dtype", [
-    ("flux", "quant", "e4m3fn"), ("wan", "quant", "e5m2"), ("flux", "scaled", "e4m3fn"),
-    *(pytest.param(family, "plain", dtype, marks=pytest.mark.full) for family in FAMILIES for dtype in DTYPES),
-])
-def test_saved_and_loaded_again(small_mac, on_the_cpu, family, kind, dtype):
-    """By ComfyUI's own node: the weights' bytes and scales come back as they were, here and on another machine."""
+@pytest.mark.parametrize("family, kind, dtype, loader", cases(FAMILIES, KINDS, DTYPES, KEEPING, quick={
+    "flux quant e4m3fn kept", "wan scaled e5m2 kept", "flux scaled e4m3fn ours", "wan plain e5m2 ours"}))
+def test_saved_and_loaded_again(small_mac, on_the_cpu, family, kind, dtype, loader):
+    """By ComfyUI's own node and by ours: weights' bytes and scales come back as they were, here and elsewhere."""
     free(small_mac)
-    file = name(family, kind, dtype)
-    loader = unet(file, f"fp8_{dtype}" if kind == "plain" else "default")
-    saved = f"saved_{family}_{kind}_{dtype}"
-    small_mac.run(sampled(family, loader, "unsaved", more={
-        "save": node("ModelSave", model=("model", 0), filename_prefix=f"diffusion_models/{saved}")}), 300)
+    file, saved = name(family, kind, dtype), f"saved_{family}_{kind}_{dtype}_{loader}"
+    class_type = "MetalFP8SaveModel" if loader == "ours" else "ModelSave"
+    small_mac.run(sampled(family, keep(family, kind, dtype, loader), "unsaved", more={
+        "save": node(class_type, model=("model", 0), filename_prefix=f"diffusion_models/{saved}")}), 300)
     written = small_mac.folder / "output" / "diffusion_models" / f"{saved}_00001_.safetensors"
     source = load_file(small_mac.folder / "models" / "diffusion_models" / file)
     found = {key.removeprefix("model.diffusion_model."): value for key, value in load_file(written).items()}
@@ -156,7 +164,7 @@ def test_saved_and_loaded_again(small_mac, on_the_cpu, family, kind, dtype):
         target = server.folder / "models" / "diffusion_models" / f"{saved}.safetensors"
         target.unlink(missing_ok=True)
         target.write_bytes(written.read_bytes())
-    again = unet(f"{saved}.safetensors", loader["inputs"]["weight_dtype"])
+    again = unet(f"{saved}.safetensors", f"fp8_{dtype}" if kind == "plain" and loader != "ours" else "default")
     small_mac.run(sampled(family, again, "reloaded"), 300)
     for one, other in zip(results(small_mac, "unsaved"), results(small_mac, "reloaded"), strict=True):
         assert torch.equal(one, other)

@@ -1,11 +1,11 @@
-"""The FP8 nodes in a real ComfyUI: every kind of file, quantised on load, LoRA, saved and loaded, text encoders."""
-import itertools
+"""The FP8 nodes in a real ComfyUI: what they are, quantised on load, saved for everybody. As loaders of FP8 files they
+are tested beside ComfyUI's, in test_fp8_loaders.py."""
 import re
 
 import pytest
 import torch
-from fp8.checkpoints import DTYPES, FAMILIES, KINDS, name
-from fp8.harness import free, psnr, results, sampled, unet
+from fp8.checkpoints import FAMILIES, name
+from fp8.harness import free, psnr, reported, results, sampled, unet
 from graphs import node
 from safetensors.torch import load_file, save_file
 
@@ -13,26 +13,9 @@ pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(900)]
 
 OPTIONS = [("quantize", ["as stored", "per tensor", "per row"]), ("format", ["float8_e4m3fn", "float8_e5m2"]),
            ("leave_alone", "STRING")]  # fmt: skip
-QUICK = {("flux", "plain", "e4m3fn"), ("flux", "scaled", "e5m2"), ("flux", "quant", "e4m3fn"),
-         ("wan", "plain", "e5m2"), ("wan", "scaled", "e4m3fn"), ("wan", "quant", "e5m2")}  # fmt: skip
-CASES = [pytest.param(*case, id="-".join(case), marks=() if case in QUICK else pytest.mark.full)
-         for case in itertools.product(FAMILIES, KINDS, DTYPES)]
-
 
 def loader(file, **inputs):
     return node("MetalFP8LoadDiffusionModel", model_name=file, **inputs)
-
-
-def same_weights(family, kind, dtype):
-    """The file whose stock load on the CPU is the reference: ComfyUI 0.30 reads scaled_fp8's e5m2 as e4m3fn."""
-    return name(family, "quant" if kind == "scaled" else kind, dtype)
-
-
-def report(entry, node_id="model"):
-    """(the text, bytes on disk, bytes resident) that a node shows."""
-    text = entry["outputs"][node_id]["text"][0]
-    disk, resident = (int(number.replace(",", "")) for number in re.findall(r"\(([\d,]+) bytes\)", text)[:2])
-    return text, disk, resident
 
 
 @pytest.fixture(scope="module")
@@ -76,34 +59,6 @@ def test_the_nodes_are_as_released(small_mac):
     assert (save["output_name"], save["output_node"]) == (["path", "report"], True)
 
 
-@pytest.mark.parametrize("family, kind, dtype", CASES)
-@pytest.mark.parametrize("what", ["model", "checkpoint"])
-def test_a_file_as_it_is_stored(small_mac, on_the_cpu, family, kind, dtype, what):
-    """The CPU's picture, at the file's size: plain, scaled and comfy_quant, in both formats."""
-    file, tag = name(family, kind, dtype), f"node {family} {kind} {dtype} {what}"
-    if what == "model":
-        graph = sampled(family, loader(file), tag)
-    else:
-        graph = sampled(family, node("CheckpointLoaderSimple", ckpt_name=file), tag)
-        graph["model"] = node("MetalFP8LoadCheckpoint", ckpt_name=file)
-    graph["held"] = node("TestHeld", model=("model", 0), after=("sample", 0))
-    entry = small_mac.run(graph, 300)
-    text, disk, resident = report(entry)
-    assert disk == (small_mac.folder / "models" / ("checkpoints" if what == "checkpoint" else "diffusion_models")
-                    / file).stat().st_size  # fmt: skip
-    assert resident <= 1.05 * disk and f"float8_{dtype}" in text, text
-    held = entry["outputs"]["held"]["held"][0]
-    fp8 = {place: sum(size for kind, size in bytes_of.items() if kind.startswith("float8"))
-           for place, bytes_of in held["bytes"].items()}  # fmt: skip
-    source = load_file(small_mac.folder / "models" / "diffusion_models" / file).values()
-    matrices = sum(value.numel() for value in source if value.dtype.itemsize == 1 and value.ndim == 2)
-    assert held["loaded"] and fp8["mps"] == matrices > 0 and not fp8.get("cpu"), held
-    reference = sampled(family, unet(same_weights(family, kind, dtype)), f"stock {family} {kind} {dtype}")
-    for actual, expected in zip(results(small_mac, tag), on_the_cpu(f"stock {family} {kind} {dtype}", reference),
-                                strict=True):  # fmt: skip
-        assert psnr(actual, expected) >= 40
-
-
 @pytest.mark.parametrize("family, per, kind", [
     ("flux", "per row", "float8_e4m3fn"), ("wan", "per tensor", "float8_e4m3fn"), ("flux", "per tensor", "float8_e5m2"),
 ])  # fmt: skip
@@ -112,29 +67,16 @@ def test_quantised_on_load(small_mac, on_the_cpu, wide, family, per, kind):
     tag = f"quantised {family} {per} {kind}"
     graph = sampled(family, loader(wide[family], quantize=per, format=kind), tag)
     entry = small_mac.run(graph, 300)
-    text, disk, resident = report(entry)
+    text, disk, resident = reported(entry)
     assert resident < 0.9 * disk and f"to {kind}, {per}; " in text and "left alone by the patterns" in text
     assert (f"{kind} per row" in text) == (per == "per row")
     everything = small_mac.run({"model": loader(wide[family], quantize=per, format=kind, leave_alone=""),
                                 "show": node("TestShow", value=("model", 1))}, 300)  # fmt: skip
-    assert report(everything)[2] < 0.6 * disk and "; 0 left alone" in report(everything)[0]
+    assert reported(everything)[2] < 0.6 * disk and "; 0 left alone" in reported(everything)[0]
     (latent, image), cpu = results(small_mac, tag), on_the_cpu(tag, graph)
     assert psnr(latent, cpu[0]) >= 40 and psnr(image, cpu[1]) >= 40
     original = on_the_cpu(f"wide {family}", sampled(family, unet(wide[family]), f"wide {family}"))
     assert psnr(latent, original[0]) >= (25 if kind == "float8_e4m3fn" else 18)
-
-
-@pytest.mark.parametrize("family, kind, dtype", [("flux", "plain", "e4m3fn"), ("wan", "scaled", "e4m3fn")])
-def test_a_lora_on_top(small_mac, on_the_cpu, family, kind, dtype):
-    tag = f"node lora {family} {kind}"
-    lora = {"lora": node("LoraLoaderModelOnly", model=("model", 0), lora_name=f"{family}_lora.safetensors",
-                         strength_model=1.0)}  # fmt: skip
-    graph = sampled(family, loader(name(family, kind, dtype)), tag, model=("lora", 0), more=lora)
-    small_mac.run(graph, 300)
-    small_mac.run(sampled(family, loader(name(family, kind, dtype)), f"{tag} without"), 300)
-    merged, without = results(small_mac, tag)[0], results(small_mac, f"{tag} without")[0]
-    expected, _ = on_the_cpu(tag, graph)
-    assert psnr(merged, expected) >= 40 > psnr(merged, without), "and it shows"
 
 
 def saved(server, family, load, prefix, more=None, model=("model", 0)):
@@ -186,4 +128,4 @@ def test_a_convolution_in_fp8_without_a_scale_is_held_wide(small_mac, on_the_cpu
     entry = small_mac.run({"model": loader(name("wan", "plain", "e4m3fn")),
                            "show": node("TestShow", value=("model", 1))}, 300)  # fmt: skip
     assert re.search(r"FP8 weights are no matrices and are held in bfloat16: .*patch_embedding.weight .128, 16, 1,",
-                     report(entry)[0])  # fmt: skip
+                     reported(entry)[0])  # fmt: skip

@@ -1,17 +1,11 @@
-"""Small random checkpoints in every FP8 format, and what goes with them: python checkpoints.py COMFYUI_DIR MODELS_DIR
+"""Small random checkpoints in every FP8 format, and what goes with them: python -m fp8.checkpoints COMFYUI MODELS
 
 Flux and Wan, 1 MB each, as ComfyUI's own model classes lay them out; their sizes are read from the file by ComfyUI's
-detection. The weights of one family are the same in all its files, up to rounding. CLIP-L is of its real size (123 MB
-in FP8). Two more have a size that ComfyUI does not take from the file, and are left out:
-
-* Qwen-Image: comfy/ldm/qwen_image/model.py gives the transformer num_attention_heads = 24, attention_head_dim = 128 and
-  joint_attention_dim = 3584, and model_detection.py reads just `dit_config["in_channels"] =` and
-  `dit_config["num_layers"] =` from a file: 340 M parameters in one layer.
-* Z-Image: model_detection.py, `elif dit_config["dim"] == 3840:  # Z image`, then `dit_config["n_heads"] = 30`: 177 M
-  parameters a layer, and four refiner layers besides.
+detection. The weights of one family are the same in all its files, up to rounding.
 """
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -19,7 +13,6 @@ FAMILIES = ("flux", "wan")
 # How a file holds its weights: every tensor in FP8; ComfyUI's first scaled format; the current one.
 KINDS = ("plain", "scaled", "quant")
 DTYPES = ("e4m3fn", "e5m2")
-CLIPS = (("plain", "e4m3fn"), ("quant", "e4m3fn"), ("quant", "e5m2"))
 LORA_RANK = 4
 LAST = ("final_layer.", "head.")
 
@@ -28,45 +21,34 @@ def name(family, kind, dtype):
     return f"{family}_{kind}_{dtype}.safetensors"
 
 
+def same(family, kind, dtype):
+    """The file with the same weights that ComfyUI reads right by itself: of scaled_fp8 it takes e5m2 for e4m3fn."""
+    return name(family, "quant" if (kind, dtype) == ("scaled", "e5m2") else kind, dtype)
+
+
 def main(models):
     import torch
-    from safetensors.torch import save_file
-
-    def save(tensors, *path, metadata=None):
-        target = models.joinpath(*path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        save_file({key: value.contiguous() for key, value in tensors.items()}, target, metadata=metadata)
 
     vaes = {"flux": tiny_taesd(), "wan": tiny_wan_vae()}
     for family, vae in vaes.items():
-        save(vae, "vae", f"{family}_vae.safetensors")
-    text = clip_l()
-    for kind, dtype in CLIPS:
-        save(as_kind(text, kind, getattr(torch, f"float8_{dtype}")), "text_encoders", clip_file(kind, dtype))
+        save(vae, models / "vae" / f"{family}_vae.safetensors")
     for family, model in {"flux": flux, "wan": wan}.items():
         weights = drawn(model().state_dict())
-        save(lora(weights), "loras", f"{family}_lora.safetensors")
+        save(lora(weights), models / "loras" / f"{family}_lora.safetensors")
         for dtype in DTYPES:
             for kind in KINDS:
                 tensors = as_kind(weights, kind, getattr(torch, f"float8_{dtype}"))
-                save(tensors, "diffusion_models", name(family, kind, dtype))
+                save(tensors, models / "diffusion_models" / name(family, kind, dtype))
                 whole = {f"model.diffusion_model.{key}": value for key, value in tensors.items()}
                 whole |= {f"vae.{key}": value for key, value in vaes[family].items()}
-                save(whole, "checkpoints", name(family, kind, dtype))
+                save(whole, models / "checkpoints" / name(family, kind, dtype))
 
 
-def clip_l():
-    """CLIP-L with random weights, whole: ComfyUI takes its size from comfy/sd1_clip_config.json, not from the file
-    ("hidden_size": 768, "num_hidden_layers": 12, "vocab_size": 49408)."""
-    import comfy.ops
-    import torch
-    from comfy.clip_model import CLIPTextModel
+def save(tensors, target):
+    from safetensors.torch import save_file
 
-    config = json.loads(Path("comfy/sd1_clip_config.json").read_text())
-    model = CLIPTextModel(config, torch.float32, "cpu", comfy.ops.disable_weight_init)
-    weights = drawn(model.state_dict(), 0.02)
-    return {key: torch.ones_like(value) if "norm" in key and key.endswith(".weight") else value
-            for key, value in weights.items() if "position_ids" not in key}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    save_file({key: value.contiguous() for key, value in tensors.items()}, target)
 
 
 def flux():
@@ -90,14 +72,10 @@ def wan():
                     operations=comfy.ops.disable_weight_init)
 
 
-def clip_file(kind, dtype):
-    return f"clip_l_{kind}_{dtype}.safetensors"
-
-
-def tiny_taesd():
+def tiny_taesd(channels=16):
     from comfy.taesd.taesd import TAESD
 
-    shape = TAESD(latent_channels=16).state_dict()
+    shape = TAESD(latent_channels=channels).state_dict()
     own = {key: value for key, value in shape.items() if key.startswith("vae_")}  # a scale and a shift, set by it
     return fanned(shape, gain=0.7) | own
 
@@ -133,13 +111,16 @@ def drawn(shapes, size=0.05):
     generator, found = torch.Generator().manual_seed(0), {}
     for key, value in shapes.items():
         found[key] = torch.randn(value.shape, generator=generator) * (0.3 * size if key.startswith(LAST) else size)
-        if "norm" in key and key.endswith((".weight", ".scale")):
+        if found[key].ndim == 1 and key.endswith((".weight", ".scale")):  # a norm's
             found[key] += 1
     return found
 
 
 def quantised(key, value):
-    return value.ndim == 2 and key.endswith(".weight") and ("blocks" in key or "encoder.layers" in key)
+    """Whether this is a matrix of a model's or text encoder's blocks, by the names they have in its family."""
+    inside = "blocks." in key or "encoder.layers." in key or key.startswith(("layers.", "noise_refiner.",
+                                                                             "context_refiner."))
+    return value.ndim == 2 and key.endswith(".weight") and inside
 
 
 def as_kind(weights, kind, fp8):
@@ -178,21 +159,26 @@ def lora(weights):
     return found
 
 
-def make(comfyui, models):
-    """This file in a process of its own, since importing ComfyUI takes one over. Raises RuntimeError if it fails."""
-    import subprocess
-
-    done = subprocess.run([sys.executable, __file__, str(comfyui), str(models)], capture_output=True, text=True)
+def make(module, comfyui, models, *more):
+    """`python -m fp8.<module> COMFYUI MODELS ...`: in a process of its own, since importing ComfyUI takes one over.
+    Raises RuntimeError if it fails."""
+    command = [sys.executable, "-m", f"fp8.{module}", os.path.abspath(comfyui), str(models), *more]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])
     if done.returncode:
         raise RuntimeError(done.stderr[-4000:])
 
 
-if __name__ == "__main__":
-    comfyui, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
-    sys.path[0] = str(comfyui)
+def enter(comfyui):
+    """Let this process be that ComfyUI's, on the CPU."""
+    sys.path[0] = comfyui
     sys.argv = ["main.py", "--cpu"]
     os.chdir(comfyui)
     import comfy.options
 
     comfy.options.enable_args_parsing()
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[2]).resolve()
+    enter(sys.argv[1])
     main(folder)

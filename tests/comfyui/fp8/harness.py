@@ -1,7 +1,9 @@
 """Servers that have the tiny checkpoints, graphs that use them, and comparisons. The fixtures are conftest.py's."""
 import contextlib
+import functools
 import math
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,11 @@ from . import checkpoints
 # A Mac on which the models don't fit into memory twice: ComfyUI then keeps plain FP8 files as they are. (It asks for
 # the machine's memory less what is reserved.)
 SMALL = ("--reserve-vram", "100000")
-CONDITIONING = {"flux": 64, "wan": 4096}
-LATENTS = {"flux": ("EmptySD3LatentImage", dict(width=64, height=64, batch_size=1)),
-           "wan": ("EmptyHunyuanLatentVideo", dict(width=64, height=64, length=5, batch_size=1))}
+CONDITIONING = {"flux": 64, "wan": 4096, "qwen": 3584, "zimage": 2560}
+IMAGE = ("EmptySD3LatentImage", dict(width=64, height=64, batch_size=1))
+VIDEO = ("EmptyHunyuanLatentVideo", dict(width=64, height=64, length=5, batch_size=1))
+LATENTS = {"flux": IMAGE, "wan": VIDEO, "qwen": IMAGE, "zimage": IMAGE}
+VAES = {"flux": "flux", "wan": "wan", "qwen": "wan", "zimage": "flux"}
 
 
 @contextlib.contextmanager
@@ -38,12 +42,12 @@ def unet(file, weight_dtype="default"):
 def sampled(family, loader, tag, model=("model", 0), more=None):
     """A graph: `loader` as node "model", what `more` adds, two sampler steps, a VAE decode; both saved under `tag`."""
     latent, size = LATENTS[family]
-    checkpoint = loader["class_type"] == "CheckpointLoaderSimple"
+    checkpoint = "Checkpoint" in loader["class_type"]
     graph = {
         "model": loader, "text": node("TestConditioning", width=CONDITIONING[family]), "empty": node(latent, **size),
         "sample": node("KSampler", model=model, positive=("text", 0), negative=("text", 0), latent_image=("empty", 0),
                        seed=7, steps=2, cfg=1.0, sampler_name="euler", scheduler="simple", denoise=1.0),
-        "vae": node("VAELoader", vae_name=f"{family}_vae.safetensors"),
+        "vae": node("VAELoader", vae_name=f"{VAES[family]}_vae.safetensors"),
         "decode": node("VAEDecode", samples=("sample", 0), vae=("model", 2) if checkpoint else ("vae", 0)),
         "latent": node("TestSave", value=("sample", 0), name=f"{tag} latent"),
         "image": node("TestSave", value=("decode", 0), name=f"{tag} image"),
@@ -52,6 +56,34 @@ def sampled(family, loader, tag, model=("model", 0), more=None):
     if checkpoint:
         del graph["vae"]
     return graph
+
+
+LOADERS = ("default", "forced", "checkpoint", "ours", "our checkpoint")
+
+
+def load(file, loader, **options):
+    """The loader node: ComfyUI's as a user leaves it, with FP8 asked for, of a whole checkpoint; and this pack's."""
+    if loader == "checkpoint":
+        return node("CheckpointLoaderSimple", ckpt_name=file)
+    if loader == "our checkpoint":
+        return node("MetalFP8LoadCheckpoint", ckpt_name=file, **options)
+    if loader == "ours":
+        return node("MetalFP8LoadDiffusionModel", model_name=file, **options)
+    dtype = "e5m2" if "e5m2" in file else "e4m3fn"
+    return unet(file, "default" if loader == "default" else f"fp8_{dtype}")
+
+
+def reported(entry, node_id="model"):
+    """(the text, bytes on disk, bytes resident) that one of the pack's loaders shows."""
+    text = entry["outputs"][node_id]["text"][0]
+    disk, resident = (int(number.replace(",", "")) for number in re.findall(r"\(([\d,]+) bytes\)", text)[:2])
+    return text, disk, resident
+
+
+def bytes_in_fp8(held):
+    """device -> bytes of FP8, of what TestHeld shows."""
+    return {place: sum(size for kind, size in sizes.items() if kind.startswith("float8"))
+            for place, sizes in held["bytes"].items()}
 
 
 def results(server, tag):
@@ -83,6 +115,15 @@ def failure(server, graph):
     return data["exception_message"].strip(), data["node_type"]
 
 
+def crashes(server, graph):
+    """With the pack's kernel switched off the graph must fail as people report it of FP8 on MPS: in words of torch's,
+    inside another sentence where they are about a module's weights. Returns the class of the node that failed."""
+    with pack_off(server):
+        message, where = failure(server, graph)
+    assert "Undefined type Float8_e" in message, (message, where)
+    return where
+
+
 class Reference:
     """The CPU's results of the same graphs, each computed once."""
 
@@ -100,22 +141,28 @@ class Reference:
 def fp8_models(comfyui_path, tmp_path_factory):
     """The folder of the tiny checkpoints."""
     folder = tmp_path_factory.mktemp("models")
-    checkpoints.make(comfyui_path, folder)
+    checkpoints.make("checkpoints", comfyui_path, folder)
     return folder
 
 
+@pytest.fixture(scope="session")
+def macs(comfyui_path, fp8_models):
+    """faults -> a server on the software device, started at its first use, that keeps plain FP8 files as they are."""
+    with contextlib.ExitStack() as started:
+        yield functools.cache(lambda faults: started.enter_context(serving(comfyui_path, fp8_models, faults, SMALL)))
+
+
 @pytest.fixture(scope="session", params=["2.13", pytest.param("2.14", marks=pytest.mark.full)])
-def small_mac(request, comfyui_path, fp8_models):
-    """A server on the software device that keeps plain FP8 files as they are."""
-    with serving(comfyui_path, fp8_models, request.param, SMALL) as server:
-        yield server
+def small_mac(request, macs):
+    return macs(request.param)
 
 
-@pytest.fixture(scope="session", params=["2.13", "2.14"])
-def encoders_on_mps(request, comfyui_path, fp8_models):
-    """A server that keeps everything on the device, text encoders too: on a Mac they run on the CPU otherwise."""
-    with serving(comfyui_path, fp8_models, request.param, ("--gpu-only",)) as server:
-        yield server
+@pytest.fixture(scope="session")
+def encoders_on_mps(comfyui_path, fp8_models):
+    """faults -> a server that keeps everything on the device, text encoders too: on a Mac they run on the CPU."""
+    with contextlib.ExitStack() as started:
+        yield functools.cache(
+            lambda faults: started.enter_context(serving(comfyui_path, fp8_models, faults, ("--gpu-only",))))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,195 @@
+"""ComfyUI's own loaders, held to the rule of this pack's: no weight is used without its scale.
+
+Three functions of comfy.sd, which UNETLoader, CheckpointLoaderSimple, CLIPLoader and the like call with a path:
+
+* A safetensors file that is damaged, or whose scales are, is refused in one sentence before anything of it is loaded.
+* Some text encoders (CLIP-L, CLIP-G) don't look whether their file is quantised, and take its values for the weights.
+  That is seen after the load; they are then loaded again, and told.
+* What still did not get its scale is refused.
+
+And comfy.utils.convert_old_quants, which reads every `scaled_fp8` file as float8_e4m3fn: where the weights are
+float8_e5m2, it is put right.
+
+Loads with operations of somebody else's own (`custom_operations`) are left alone, as is everything while the kernel
+`fp8` is switched off.
+"""
+import functools
+import importlib
+import inspect
+import json
+import logging
+import os
+
+import torch
+
+from .. import library
+from . import found, layers
+from .files import ENDINGS
+from .header import ModelFileError, Unfamiliar, read
+from .mapped import Mapped
+from .projection import MIXED, project
+from .state import config_tensor
+
+log = logging.getLogger("metal_kernels")
+
+_undo = []
+_state = {"problems": []}
+
+
+def install():
+    """Stand before ComfyUI's functions, once. Never raises; `problems()` has what could not be done."""
+    if _undo:
+        return
+    _state["problems"] = []
+    for path, name, ours, needed in (
+        ("comfy.sd", "load_diffusion_model", _diffusion_model, ("unet_path", "model_options")),
+        ("comfy.sd", "load_clip", _clip, ("ckpt_paths", "model_options")),
+        ("comfy.sd", "load_checkpoint_guess_config", _checkpoint,
+         ("ckpt_path", "output_vae", "output_model", "model_options", "te_model_options")),
+        ("comfy.utils", "convert_old_quants", _old_quants, ("state_dict",)),
+    ):  # fmt: skip
+        try:
+            if library.metal_kernels is None or library.metal_kernels.obstacle() is not None:
+                return  # the status says why nothing at all is patched
+            _stand_before(importlib.import_module(path), name, ours, needed)
+        except Exception as error:
+            _state["problems"].append(
+                f"FP8 files are not checked in {path}.{name}, which is not as it was ({type(error).__name__}: {error})"
+            )
+    for problem in _state["problems"]:
+        log.warning("Metal Kernels: %s", problem)
+
+
+def uninstall():
+    """Leave ComfyUI's functions as they were found. Under another pack's wrapper ours stays, and only passes on."""
+    while _undo:
+        _undo.pop()()
+
+
+def problems():
+    """Sentences: which of ComfyUI's functions is not stood before, and why."""
+    return list(_state["problems"])
+
+
+def _stand_before(owner, name, ours, needed):
+    original, awake = getattr(owner, name), [True]
+    signature = inspect.signature(original)
+    missing = [each for each in needed if each not in signature.parameters]
+    if missing:
+        raise TypeError(f"it takes no {missing[0]}")
+
+    @functools.wraps(original)
+    def function(*args, **kwargs):
+        if not awake or library.metal_kernels.modes().get("fp8") == "off":
+            return original(*args, **kwargs)
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        return ours(lambda **more: original(*given.args, **given.kwargs) if not more else original(
+            **{**given.arguments, **more}), given.arguments)
+
+    def undo():
+        awake.clear()
+        if getattr(owner, name) is function:
+            setattr(owner, name, original)
+
+    setattr(owner, name, function)
+    _undo.append(undo)
+
+
+def _diffusion_model(load, given):
+    if _own(given["model_options"]):
+        return load()
+    expected = checked([given["unet_path"]])
+    model = load()
+    _refuse(given["unet_path"], missing([model.model.diffusion_model], expected))
+    return model
+
+
+def _clip(load, given):
+    if _own(given["model_options"]):
+        return load()
+    expected = checked(given["ckpt_paths"])
+    encoder = load()
+    if missing([encoder.cond_stage_model], expected):
+        encoder = load(model_options={**(given["model_options"] or {}), **MIXED})
+        project(encoder.cond_stage_model)
+        _refuse(given["ckpt_paths"][0], missing([encoder.cond_stage_model], expected))
+    return encoder
+
+
+def _checkpoint(load, given):
+    if _own(given["model_options"]) or _own(given["te_model_options"]):
+        return load()
+    path, options = given["ckpt_path"], given["te_model_options"] or {}
+    expected = checked([path])
+    model, encoder, vae, *more = load()
+    of_encoders = [name for name in expected if layers.part(name).startswith(_ENCODERS)]
+    if encoder is not None and missing([encoder.cond_stage_model], of_encoders):
+        _, encoder, *_ = load(output_model=False, output_vae=False, te_model_options={**options, **MIXED})
+        project(encoder.cond_stage_model)
+        _refuse(path, missing([encoder.cond_stage_model], of_encoders))
+    if model is not None:
+        _refuse(path, missing([model.model.diffusion_model],
+                              [name for name in expected if layers.part(name) in (layers.MODEL, "")]))
+    if vae is not None:
+        stage = getattr(vae, "first_stage_model", None)
+        _refuse(path, missing([stage] if stage is not None else [],
+                              [name for name in expected if layers.part(name) in layers.VAES]))
+    return (model, encoder, vae, *more)
+
+
+_ENCODERS = (*layers.ENCODERS, *layers.SEVERAL_ENCODERS)
+
+
+def _old_quants(load, given):
+    before = {name for name in given["state_dict"] if name.endswith(f".{layers.CONFIG}")}
+    result = load()
+    state = result[0] if isinstance(result, tuple) else result
+    for name in [name for name in state if name.endswith(f".{layers.CONFIG}") and name not in before]:
+        weight = state.get(name.removesuffix(layers.CONFIG) + "weight")
+        if weight is not None and weight.dtype is torch.float8_e5m2:
+            said = json.loads(bytes(state[name].tolist()))
+            state[name] = config_tensor({**said, "format": "float8_e5m2"})
+    return result
+
+
+def _own(options):
+    """Whether somebody loads with operations of their own, which know best what their files mean."""
+    return (options or {}).get("custom_operations") is not None
+
+
+def checked(paths):
+    """The names of the layers of these files whose values mean nothing without a scale.
+
+    Raises ModelFileError for a file that is damaged in any loader's eyes. What is no safetensors file by its name, or
+    holds what only this pack's loaders don't know, is ComfyUI's to judge.
+    """
+    from comfy.quant_ops import QUANT_ALGOS
+
+    expected = []
+    for path in paths:
+        if path.lower().endswith(ENDINGS):
+            try:
+                header = read(path)
+                found_layers = layers.recognise(header, Mapped(header), QUANT_ALGOS.keys(), strict=False)
+            except Unfamiliar:
+                continue
+            expected += [name for name, layer in found_layers.items() if layer.scale is not None]
+    return expected
+
+
+def missing(modules, expected):
+    """Those of the layers `expected` that are not quantised in what was loaded. ComfyUI may give layers other names, so
+    where as many are quantised as were expected none is missing."""
+    if len(found.quantized(modules)) >= len(expected):
+        return []
+    return found.lost(modules, expected)
+
+
+def _refuse(path, lost):
+    if lost:
+        names = ", ".join(lost[:3]) + (" and more" if len(lost) > 3 else "")
+        raise ModelFileError(
+            f"{os.path.basename(path)}: ComfyUI takes no scale for {len(lost)} FP8 layers of this file, {names}, and "
+            "would use them unscaled. Load it with one of the Metal FP8 nodes."
+        )
