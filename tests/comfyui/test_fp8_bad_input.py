@@ -124,7 +124,7 @@ def test_a_file_of_another_kind(small_mac, loader, says):
 ])  # fmt: skip
 def test_names_and_choices_that_the_lists_do_not_offer(small_mac, graph):
     with pytest.raises(Refused) as refused:
-        small_mac.queue(graph | {"show": node("TestShow", value=("model", 1))})
+        small_mac.queue(graph | {"show": node("TestShow", value=("model", 0))})
     problems = refused.value.args[0]["node_errors"]["model"]["errors"]
     assert problems and all(problem["type"] == "value_not_in_list" for problem in problems)
 

@@ -60,7 +60,7 @@ def expected(on_the_cpu, offered, kind, dtype, lora=False):
 def test_from_a_prompt_to_a_picture(small_mac, on_the_cpu, offered, kind, dtype, which):
     tag = f"sd1 {kind} {dtype} {which}"
     prompt = graph(load(offered(kind, dtype), which), tag)
-    assert crashes(small_mac, prompt) in ("CheckpointLoaderSimple", "MetalFP8LoadCheckpoint", "CLIPTextEncode")
+    assert crashes(small_mac, prompt) in (prompt["model"]["class_type"], "CLIPTextEncode", "KSampler")
     outputs = small_mac.run(prompt, 600)["outputs"]
     model, encoder = outputs["held"]["held"][0], outputs["clip held"]["held"][0]
     assert bytes_in_fp8(model)["mps"] > 8e6 and model["load_device"] == "mps"
