@@ -120,8 +120,9 @@ def test_a_lora_on_top(small_mac, on_the_cpu, family, kind, dtype, loader):
         small_mac.folder / "models" / "diffusion_models" / name(family, kind, dtype)))
     assert ours.keys() == theirs.keys() and ours
     for key, value in ours.items():
-        # Two draws of a stochastic rounding lie about a twentieth apart.
-        assert apart(value, theirs[key]) < 0.1 * apart(plain[key], theirs[key]), key
+        # Two draws of a stochastic rounding lie about a twentieth apart, with e5m2's two bits a tenth.
+        bound = 0.2 if dtype == "e5m2" else 0.1
+        assert apart(value, theirs[key]) < bound * apart(plain[key], theirs[key]), key
 
 
 def weights(tensors):
