@@ -1,6 +1,6 @@
 """python -m softmetal.frontend FILE.metal ... : compile, and print the kernels. Errors go to stderr; exit status 1.
 
---survey FOLDER ... -I ROOT: how much of somebody's Metal source the front end reads (survey.py).
+--survey FOLDER ... -I ROOT [--build]: how much of somebody's Metal source the front end takes (survey.py).
 """
 
 import argparse
@@ -19,9 +19,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--survey", action="store_true", help="the files are folders: read each .metal file below them")
     parser.add_argument("-I", dest="roots", action="append", type=Path, default=[], metavar="ROOT",
                         help="where a surveyed file's includes are; may be repeated")  # fmt: skip
+    parser.add_argument("--build", action="store_true", help="surveyed files are also compiled and loaded: of each "
+                        "kernel template its first instantiation")  # fmt: skip
+    parser.add_argument("--limit", type=float, default=600, metavar="SECONDS", help="for a surveyed file")
+    parser.add_argument("--jobs", type=int, default=1, help="files that are surveyed at once")
     options = parser.parse_args(arguments)
     if options.survey:
-        return int(survey.report(options.files, options.roots) > 0)
+        refused = survey.report(options.files, options.roots, options.build, options.limit, options.jobs)
+        return int(refused > 0)
     failed = False
     for path in options.files:
         try:

@@ -2,11 +2,14 @@
 erase address spaces, link."""
 
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from subprocess import CompletedProcess
 
 from . import cache, nvptx, reflection, toolchain
 from .alignment import announce_alignments
+from .bools import refuse_bits
 from .bounds import keep_private_bounds
 from .constants import define_external_constants
 from .conversions import check_conversions
@@ -58,36 +61,54 @@ def compile(  # noqa: A001 - the name that users of the module look for
     else:
         defines = ()
     key = cache.key(source, checked, machine, defines, house_rules)
-    return cache.load(key) or _build(source, checked, key, machine, defines, house_rules)
+    if stored := cache.load(key):
+        return stored
+    with tempfile.TemporaryDirectory(prefix="softmetal-") as scratch:
+        translation = _translate(source, house_rules)
+        numbers = range(len(translation.entries))
+        built = _build(translation, numbers, source, Path(scratch), checked, machine, defines, house_rules)
+        return cache.store(key, built)
 
 
 def check(source: str, *, house_rules: bool = True) -> list[Kernel]:
     """Everything that `compile` does up to machine code: raises what it raises, returns the kernels, keeps nothing."""
-    preprocessed = toolchain.preprocess(source)
-    if preprocessed.returncode:
-        raise CompileError(from_clang(preprocessed.stderr, source))
-    translation = Translation(preprocessed.stdout, house_rules)
+    translation = _translate(source, house_rules)
     with tempfile.TemporaryDirectory(prefix="softmetal-") as scratch:
-        ir = _to_ir(translation.text, Path(scratch), source, CPU, ())
-        kernels = _kernels(translation.entries, reflection.read(ir))
+        ir = _to_ir(translation, range(len(translation.entries)), Path(scratch), source, CPU, ())
+        kernels = _kernels(dict(enumerate(translation.entries)), reflection.read(ir))
         check_conversions(toolchain.syntax_tree(Path(scratch), CPU, ()), house_rules)
     return kernels
 
 
-def _build(
-    source: str, checked: bool, key: str, target: Target, defines: tuple[str, ...], house_rules: bool
-) -> Library:
+def sample(source: str, folder: Path, *, house_rules: bool = True) -> Library:
+    """Compile, checked, every kernel of the source, but of a template its first instantiation only, into `folder`."""
+    translation = _translate(source, house_rules)
+    return _build(translation, translation.firsts(), source, folder, True, CPU, (), house_rules)
+
+
+def _translate(source: str, house_rules: bool) -> Translation:
     preprocessed = toolchain.preprocess(source)
     if preprocessed.returncode:
         raise CompileError(from_clang(preprocessed.stderr, source))
-    translation = Translation(preprocessed.stdout, house_rules)
-    with tempfile.TemporaryDirectory(prefix="softmetal-") as scratch, ThreadPoolExecutor(1) as beside:
-        folder = Path(scratch)
-        ir = _to_ir(translation.text, folder, source, target, defines)
+    return Translation(preprocessed.stdout, house_rules)
+
+
+def _build(
+    translation: Translation,
+    numbers: Sequence[int],
+    source: str,
+    folder: Path,
+    checked: bool,
+    target: Target,
+    defines: tuple[str, ...],
+    house_rules: bool,
+) -> Library:
+    with ThreadPoolExecutor(1) as beside:
+        ir = _to_ir(translation, numbers, folder, source, target, defines)
         conversions = beside.submit(
             lambda: check_conversions(toolchain.syntax_tree(folder, target, defines), house_rules)
         )
-        kernels = _kernels(translation.entries, reflection.read(ir))
+        kernels = _kernels({n: translation.entries[n] for n in numbers}, reflection.read(ir))
         ir = wrap_shifts(define_external_constants(ir))
         if target is NVPTX:
             built = nvptx.to_ptx(ir, folder)
@@ -96,26 +117,51 @@ def _build(
             flat = erase_address_spaces(announce_alignments(ir) if checked else ir)
             built = toolchain.to_shared_object(flat, folder, checked)
         conversions.result()  # raises what the syntax tree shows
-        return cache.store(key, Library(built, {k.name: k for k in kernels}, checked))
+    return Library(built, {k.name: k for k in kernels}, checked)
 
 
-def _to_ir(text: str, folder: Path, source: str, target: Target, defines: tuple[str, ...]) -> str:
+def _to_ir(
+    translation: Translation,
+    numbers: Sequence[int],
+    folder: Path,
+    source: str,
+    target: Target,
+    defines: tuple[str, ...],
+) -> str:
+    text = translation.text(numbers)
     made = first = toolchain.to_ir(text, folder, target, defines)
-    for _ in range(ROUNDS):
-        if not made.returncode:
-            break
-        text = next(filter(None, (spell(text, made.stderr) for spell in _SPELLINGS)), None)
-        if text is None:
-            break
-        made = toolchain.to_ir(text, folder, target, defines)
+    firsts = translation.firsts()
+    if made.returncode and len(firsts) < len(numbers):
+        # What one instantiation of a template needs spelled anew, most need: found in a hundredth of the time.
+        text, _ = _spelled(translation.text(firsts), None, folder, target, defines)
+        text, made = translation.text(numbers, text), None
+    text, made = _spelled(text, made, folder, target, defines)
     if made.returncode:
         raise CompileError(from_clang(first.stderr, source, error_lines(made.stderr)))
-    return (folder / toolchain.IR_FILE).read_text()
+    ir = (folder / toolchain.IR_FILE).read_text()
+    refuse_bits(ir)
+    return ir
 
 
-def _kernels(entries: list[Entry], module: reflection.Module) -> list[Kernel]:
+def _spelled(
+    text: str, made: CompletedProcess | None, folder: Path, target: Target, defines: tuple[str, ...]
+) -> tuple[str, CompletedProcess]:
+    """The text with what clang refuses and Metal takes spelled anew, as far as that goes, and clang's last answer.
+
+    made: clang's answer to the text as it is, where that is known.
+    """
+    made = made or toolchain.to_ir(text, folder, target, defines)
+    for _ in range(ROUNDS):
+        new = made.returncode and next(filter(None, (spell(text, made.stderr) for spell in _SPELLINGS)), None)
+        if not new:
+            break
+        text, made = new, toolchain.to_ir(new, folder, target, defines)
+    return text, made
+
+
+def _kernels(entries: dict[int, Entry], module: reflection.Module) -> list[Kernel]:
     kernels = []
-    for number, entry in enumerate(entries):
+    for number, entry in entries.items():
         target = module.targets[number]
         threads, *numbers = module.meta[number]
         memory = sum(module.functions[name].threadgroup_bytes for name in module.reached(target))

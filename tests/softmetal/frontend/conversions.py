@@ -7,7 +7,7 @@ the JSON, and as regular.
 import re
 
 from .diagnostics import SOURCE_NAME, CompileError, message, metal_types
-from .masks import REFUSED, Masks
+from .masks import WORDS, Masks
 
 _NODE = re.compile(
     r"^(?P<indent>[ |`-]*)(?P<node>[A-Z]\w+) 0x[0-9a-f]+ (?:(?:prev|parent) 0x[0-9a-f]+ )*"
@@ -23,6 +23,11 @@ _COMPUTED = re.compile(r"ComputeLHSTy='([^']*)'(?::'([^']*)')?")
 _VECTOR = re.compile(r"[a-z]+[234]")
 _INTEGERS = {"bool", "char", "uchar", "short", "ushort", "int", "uint", "long", "ulong"}
 _ARITHMETIC = ("<FloatingCast>", "<IntegralToFloating>", "<FloatingToIntegral>", "<FloatingToBoolean>")
+# Lines that can matter: those that tell a new line or file, and those that convert, compare or combine.
+_OF_NOTE = re.compile(
+    rf":\d+:\d|{WORDS}|<FloatingCast>|<IntegralToFloating>|<FloatingToIntegral>|<FloatingToBoolean>|<BitCast>|"
+    "<AddressSpaceConversion>|CompoundAssignOperator"
+)
 _EXPLICIT = {"CStyleCastExpr", "CXXFunctionalCastExpr", "CXXStaticCastExpr", "CXXReinterpretCastExpr"}
 
 
@@ -59,13 +64,16 @@ def _full_type(text: str) -> str:
 def check_conversions(dump: str, house_rules: bool = True) -> None:
     """Raise CompileError, one line for each place, if the AST holds a conversion that Metal refuses.
 
-    Public sources which Apple's compiler takes convert bfloat to float (PyTorch's) and integers to bfloat (MLX's
-    arange) implicitly, so Metal allows both. This project's rule for its own kernels is stricter, so that the type in
-    which a kernel accumulates is always written out.
+    Public sources which Apple's compiler takes convert bfloat to float (PyTorch's) and to bool (MLX's masked products),
+    and integers to bfloat (MLX's arange), implicitly, so Metal allows these. This project's rule for its own kernels is
+    stricter, so that the type in which a kernel accumulates is always written out.
     """
-    reader, masks, errors = _Reader(), Masks(), {}
+    lines = dump.split("\n")
+    reader, masks, errors = _Reader(), Masks(lines), {}
     outer = None  # the conversion on the line before: (file, line, its type, kind of cast)
-    for text in dump.split("\n"):
+    for index, text in enumerate(lines):
+        if not outer and not _OF_NOTE.search(text):
+            continue
         node = _NODE.match(text)
         if not node:
             continue
@@ -75,8 +83,8 @@ def check_conversions(dump: str, house_rules: bool = True) -> None:
         own = _OWN_POSITION.match(rest)
         if own:
             reader.move(own)
-        if masks.misused(len(node["indent"]), node["node"], rest):
-            errors.setdefault(place, REFUSED)
+        if wrong := masks.problem(index, node["node"], rest):
+            errors.setdefault(place, wrong)
         inner = _type(rest)
         if outer:
             problem = _problem(inner, outer[1], outer[2])
@@ -116,8 +124,8 @@ def _problem(source: str, target: str, kind: str) -> str | None:
 
 
 def _metal_allows(source: str, target: str, kind: str) -> bool:
-    widening = (source, target) == ("bfloat", "float") or (source in _INTEGERS and target == "bfloat")
-    return kind == "implicit" and widening
+    own = (source == "bfloat" and target in ("float", "bool")) or (source in _INTEGERS and target == "bfloat")
+    return kind == "implicit" and own
 
 
 def _refused(source: str, target: str) -> str:

@@ -37,6 +37,7 @@ def metal_types(text: str) -> str:
     text = re.sub(r"\b(\w+)((?: const)?(?: \w+)? [*&]) ?__attribute__\(\(ext_vector_type\((\d)\)\)\)", r"\1\3\2", text)
     text = re.sub(r"\b(\w+) __attribute__\(\(ext_vector_type\((\d)\)\)\)", r"\1\2", text)
     text = re.sub(r"\b(\w+)( const)? (device|threadgroup|constant) ([*&])", r"\2 \3 \1 \4", text).strip()
+    text = re.sub(r"\b(?:msl::)?bools<(\d)>", r"bool\1", text)
     text = re.sub(r"(?:metal::)?packed_vec<(\w+), (\d)>", r"packed_\1\2", text)
     text = re.sub(r"\bmetal::(?=atomic<|simdgroup_matrix<)", "", text)
     return text.replace("const constant", "constant").replace("  ", " ")

@@ -29,6 +29,19 @@ class Function:
     constexpr: list[Token] = field(default_factory=list)  # the word, if it is there
 
 
+def called_by(signature: list[Token]) -> str:
+    """The word that a call of this function shows: its name, without template arguments, or the operator."""
+    words = [token.text for token in signature]
+    if "operator" in words:
+        return words[words.index("operator") + 1]
+    end = len(words) - 1
+    depth = 0
+    while words[end] == ">" or depth:
+        depth += (words[end] == ">") - (words[end] == "<")
+        end -= 1
+    return words[end]
+
+
 def announce_loops(tokens: list[Token], functions: list[Function]) -> None:
     """Edit the text of the tokens round every loop in which lanes meet."""
     meeting = _meeting_words(tokens, functions)

@@ -1,18 +1,31 @@
-"""How much of a body of Metal source the front end reads: every .metal file below some folders, and why one is refused.
+"""How much of a body of Metal source the front end takes: every .metal file below some folders, and why one is refused.
 
-    python -m softmetal.frontend --survey mlx/backend/metal/kernels -I .
-    python -m softmetal.frontend --survey aten/src/ATen/native/mps/kernels
+    python -m softmetal.frontend --survey mlx/backend/metal/kernels -I . --build
+    python -m softmetal.frontend --survey aten/src/ATen/native/mps/kernels --build
 
 Such files are written for a build that has include paths, which compile_shader has not: what they include from their
-own folder and from the roots is put in its place first. This project's own rules
-(house_rules of `compile`) are not theirs. Nothing is linked or run.
+own folder and from the roots is put in its place first. This project's own rules (house_rules of `compile`) are not
+theirs. A file counts as read when every kernel in it, each instantiation of a template included, has gone through all
+that judges a source: preprocessor, translation, clang to intermediate code, reflection, conversions. With --build it
+counts when it also went, with every memory check, through optimiser, code generator and linker and was loaded; of each
+kernel template the first instantiation only, as files with thousands of them would take hours. Nothing is run.
 """
 
+import ctypes
+import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import runtime
 from . import compiler
 from .diagnostics import CompileError
 from .toolchain import ToolchainError
@@ -24,11 +37,22 @@ _PLACE = re.compile(r"^program_source:(\d+):", re.M)
 
 @dataclass
 class Result:
-    """What became of one file: how many kernels it has, or the front end's first complaint (file:line in its place)."""
+    """What became of one file: how many kernels were read and how many built, the seconds that each took, or the first
+    complaint (file:line in its place)."""
 
     path: Path
-    kernels: int
+    kernels: int = 0
+    built: int = 0
     problem: str | None = None
+    reading: float = 0.0
+    building: float = 0.0
+
+    def __str__(self) -> str:
+        seconds = f"{self.reading:.0f} s" + (f" + {self.building:.0f} s" if self.building else "")
+        if self.problem is not None:
+            return f"REFUSED {self.path.name} [{seconds}]: {self.problem.split(chr(10), 1)[0]}"
+        built = f", {self.built} built and loaded" if self.built else ""
+        return f"ok      {self.path.name} [{seconds}]: {self.kernels} kernels{built}"
 
 
 class Flat:
@@ -84,27 +108,66 @@ def files(folders: Iterable[Path]) -> list[Path]:
     return sorted({p.resolve() for p in found})
 
 
-def read(path: Path, roots: Sequence[Path]) -> Result:
-    """One file through everything that judges a source."""
-    flat = Flat(path, roots)
+def read(path: Path, roots: Sequence[Path], build: bool = False) -> Result:
+    """One file through everything that judges a source and, if it is to be built, to a loaded library."""
+    flat, result = Flat(path, roots), Result(path)
+    start = time.monotonic()
     try:
-        return Result(path, len(compiler.check(flat.text, house_rules=False)))
+        result.kernels = len(compiler.check(flat.text, house_rules=False))
+        result.reading = time.monotonic() - start
+        if build:
+            result.built = _loaded(flat.text)
+            result.building = time.monotonic() - start - result.reading
     except (CompileError, ToolchainError) as error:
-        return Result(path, 0, flat.placed(str(error)))
+        result.problem = flat.placed(str(error))
+    return result
 
 
-def report(folders: Sequence[Path], roots: Sequence[Path]) -> int:
+def _loaded(source: str) -> int:
+    """Build a sample of the source's kernels and load it: how many there are."""
+    runtime.load()
+    with tempfile.TemporaryDirectory(prefix="softmetal-") as folder:
+        library = compiler.sample(source, Path(folder), house_rules=False)
+        try:
+            loaded = ctypes.CDLL(str(library.path), mode=os.RTLD_NOW)
+            entries = [getattr(loaded, kernel.symbol) for kernel in library.kernels.values()]
+        except (OSError, AttributeError) as error:
+            raise ToolchainError(f"the library does not load: {error}") from error
+    return len(entries)
+
+
+def read_within(path: Path, roots: Sequence[Path], build: bool, limit: float) -> Result:
+    """`read` in a process of its own, stopped with all that it started after `limit` seconds."""
+    packages = str(Path(__file__).resolve().parents[2])
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([packages, os.environ.get("PYTHONPATH", "")]))
+    command = [sys.executable, "-m", __spec__.name, json.dumps([str(path), [str(root) for root in roots], build])]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        output, _ = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return Result(path, problem=f"no result within {limit:.0f} s")
+    if process.returncode:
+        return Result(path, problem=f"the front end itself failed, exit status {process.returncode}")
+    return Result(path, **json.loads(output))
+
+
+def report(folders: Sequence[Path], roots: Sequence[Path], build: bool, limit: float, jobs: int) -> int:
     """Print a line a file, then the share. Returns how many were refused."""
-    results = []
-    for path in files(folders):
-        results.append(result := read(path, [root.resolve() for root in roots]))
-        shown = f"{result.kernels} kernels" if result.problem is None else _first_line(result.problem)
-        print(f"{'ok' if result.problem is None else 'REFUSED':<8}{path.name}: {shown}", flush=True)
+    roots, results = [root.resolve() for root in roots], []
+    with ThreadPoolExecutor(jobs) as pool:
+        for result in pool.map(lambda path: read_within(path, roots, build, limit), files(folders)):
+            results.append(result)
+            print(result, flush=True)
     refused = sum(result.problem is not None for result in results)
-    kernels = sum(result.kernels for result in results)
-    print(f"{len(results) - refused} of {len(results)} files compile, {kernels} kernels")
+    kernels, built = sum(result.kernels for result in results), sum(result.built for result in results)
+    compiled = f"; {built} of them, one of each template, compiled with all checks and loaded" if build else ""
+    print(f"{len(results) - refused} of {len(results)} files, {kernels} kernels read{compiled}")
     return refused
 
 
-def _first_line(text: str) -> str:
-    return text.split("\n", 1)[0]
+if __name__ == "__main__":
+    _path, _roots, _build = json.loads(sys.argv[1])
+    _result = read(Path(_path), [Path(root) for root in _roots], _build)
+    print(json.dumps({name: value for name, value in vars(_result).items() if name != "path"}))

@@ -4,6 +4,9 @@ Nothing here understands C++ types; the pass moves words about, keeps every line
 compiler wherever the compiler can judge.
 """
 
+import re
+from collections.abc import Iterable
+
 from . import toolchain
 from .constants import declare_function_constant, derive_function_constant
 from .diagnostics import CompileError, message
@@ -20,7 +23,7 @@ from .kernels import (
     string_value,
 )
 from .lexer import SOURCE_NAME, Token, closing, closing_angle, parameter_list, plain, render, rewritten, split, tokenize
-from .loops import Function, announce_loops
+from .loops import Function, announce_loops, called_by
 from .rules import (
     check_address_spaces,
     check_body,
@@ -30,30 +33,21 @@ from .rules import (
 )
 from .words import cast_words, constant_texts, rewrite_words
 
+_MARK = " /*entry {}*/ "  # where an entry's text goes
+_MARKED = re.compile(r" /\*entry (\d+)\*/ ")
 _CLASS_KEYS = {"struct", "class", "union", "enum"}
 _QUALIFIERS = {"inline", "static", "constexpr", "extern", "METAL_FUNC", "__attribute__", "friend", "explicit"}
 
 
-def _called_by(signature: list[Token]) -> str:
-    """The word that a call of this function shows: its name, without template arguments, or the operator."""
-    words = [token.text for token in signature]
-    if "operator" in words:
-        return words[words.index("operator") + 1]
-    end = len(words) - 1
-    depth = 0
-    while words[end] == ">" or depth:
-        depth += (words[end] == ">") - (words[end] == "<")
-        end -= 1
-    return words[end]
-
-
 class Translation:
-    """The result: `text` for the compiler, and the entries in the order of the source."""
+    """The result: text for the compiler, and the entries in the order of the source."""
 
     def __init__(self, preprocessed: str, house_rules: bool = True):
         self.tokens = tokenize(preprocessed)
         self.entries: list[Entry] = []
         self.function_constants: set[str] = set()
+        self._entry_texts: list[str] = []
+        self._host_names: set[str] = set()
         self._kernels: dict[str, list[KernelDefinition]] = {}
         self._after: dict[int, str] = {}
         self._functions: list[Function] = []
@@ -71,7 +65,24 @@ class Translation:
         self._share_names()
         for index, text in sorted(self._after.items()):
             self.tokens[index].out += text
-        self.text = f'namespace msl_user {{ {texts}\n# 1 "{SOURCE_NAME}"\n{render(self.tokens)}\n}}\n'
+        self._text = f'namespace msl_user {{ {texts}\n# 1 "{SOURCE_NAME}"\n{render(self.tokens)}\n}}\n'
+
+    def firsts(self) -> list[int]:
+        """The number of each kernel's entry; of a template's, of its first instantiation's."""
+        first: dict[int, int] = {}
+        for number, entry in enumerate(self.entries):
+            first.setdefault(id(entry.definition), number)
+        return list(first.values())
+
+    def text(self, numbers: Iterable[int], text: str | None = None) -> str:
+        """The compiler's text with the entries of these numbers; `text`: one that lacks them, to go on from."""
+        chosen = set(numbers)
+
+        def put(match: re.Match) -> str:
+            number = int(match[1])
+            return self._entry_texts[number] if number in chosen else match[0]
+
+        return _MARKED.sub(put, self._text if text is None else text)
 
     def _share_names(self) -> None:
         """A function of the source's own beside one of metal:: of the same name: both are candidates for a call.
@@ -196,9 +207,9 @@ class Translation:
         parameters_end = closing(body, opening)
         signature = body[:opening]
         constexpr = [t for t in signature if t.text == "constexpr"]
-        self._functions.append(Function(_called_by(signature), open_brace, close, constexpr))
+        self._functions.append(Function(called_by(signature), open_brace, close, constexpr))
         if not namespace and not in_class:
-            self._own.add(_called_by(signature))
+            self._own.add(called_by(signature))
         rest, attributes, lines = read_attributes(signature)
         after, more, more_lines = read_attributes(body[parameters_end + 1 :])
         for name in more:
@@ -316,10 +327,12 @@ class Translation:
         self._entry(title, instance, candidates[-1], line, stop)
 
     def _entry(self, host_name: str, instance: str, definition: KernelDefinition, line: int, position: int) -> None:
-        if any(entry.host_name == host_name for entry in self.entries):
+        if host_name in self._host_names:
             raise CompileError(message(line, f"two kernels have the name '{host_name}'"))
+        self._host_names.add(host_name)
         entry = Entry(host_name, f"msl_kernel_{len(self.entries)}", definition, line)
-        self._after[position] = entry_text(entry, instance)
+        self._after[position] = _MARK.format(len(self.entries))
+        self._entry_texts.append(entry_text(entry, instance))
         self.entries.append(entry)
 
     # ---- threadgroup variables ---------------------------------------------------------------------------------------

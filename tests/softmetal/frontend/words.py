@@ -53,9 +53,14 @@ def rewrite_words(tokens: list[Token], names: set[str], templates: set[str]) -> 
     for index, token in enumerate(tokens):
         if token.kind == "number":
             token.out = _literal(token.text)
-        elif token.kind != "word" or token.file != SOURCE_NAME:
             continue
-        elif token.text == "coherent" and (end := coherent_end(tokens, index)) is not None:
+        if token.text == "::" and token.file == SOURCE_NAME and _is_global(tokens, index):
+            token.out = "::msl_user::"  # where the source's own global names are
+        if token.kind != "word" or token.file != SOURCE_NAME:
+            continue
+        if token.text == "vec" and [t.text for t in tokens[index + 1 : index + 4]] == ["<", "bool", ","]:
+            token.out = "msl_bool_vec"
+        if token.text == "coherent" and (end := coherent_end(tokens, index)) is not None:
             for part in tokens[index:end]:  # memory has no caches here: it is coherent
                 part.erase()
         elif token.text == "static_cast" and tokens[index + 1].text == "<":
@@ -71,6 +76,18 @@ def rewrite_words(tokens: list[Token], names: set[str], templates: set[str]) -> 
                 _convert(tokens, index, end)
 
 
+def _is_global(tokens: list[Token], index: int) -> bool:
+    """Whether this :: begins a name of the source's own (not ::metal::x or ::half)."""
+    before, name = tokens[index - 1] if index else None, tokens[index + 1].text
+    template = before and before.text == ">" and not tokens[index].space  # Box<float>::type, and not a > ::limit
+    qualified = template or (before and before.kind == "word" and before.text not in _KEYWORDS)
+    return not qualified and name != "metal" and name not in _SCALARS and name not in _VECTORS
+
+
+_KEYWORDS = {
+    *"return const constexpr constant device thread threadgroup static inline volatile typename template".split(),
+    *"using else case new sizeof alignof extern mutable typedef decltype namespace struct class".split(),
+}
 _BEFORE_A_VALUE = {*"= + - * / % ? : < > return".split(), *"+= -= *= /= <= >= == !=".split()}
 
 

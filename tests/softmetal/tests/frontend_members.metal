@@ -14,6 +14,89 @@ kernel void f(device float* out) {
   out[3] = a.g;
 }
 
+//// elements of bool vectors by index: 1 0 1 1 0 1 0 1
+inline bool4 mark(bool4 v, uint i, bool x) { v[i] = x; return v; }
+kernel void f(device float* out, uint i [[thread_position_in_grid]]) {
+  bool2 a;
+  a[0] = out[0] == 0;
+  a[i + 1] = out[1] > 0;
+  threadgroup bool3 b;
+  b = bool3(false);
+  b[2 - i] |= a[0];
+  b[i] = b[2] && !b[1];
+  bool4 c = mark(mark(bool4(true), i + 2, false), 3, true);
+  thread bool& last = a[1];
+  out[0] = a[0];
+  out[1] = a[1];
+  out[2] = b[0];
+  out[3] = b[2];
+  out[4] = c[2];
+  out[5] = c[3] && any(c);
+  out[6] = all(c);
+  last = true;
+  out[7] = all(a);
+}
+
+//// compound assignments and swizzles of bool vectors: 10 101 101 110 110 110 1100 1
+struct Flags { bool3 m; float f; };
+inline float number(bool2 v) { return v.x * 10 + v.y; }
+inline float number(bool3 v) { return v.x * 100 + number(v.yz); }
+inline float number(bool4 v) { return v.x * 1000 + number(v.yzw); }
+kernel void f(device float* out, uint i [[thread_position_in_grid]]) {
+  bool4 a = bool4(true, false, true, false);
+  a &= bool4(true, true, false, true);
+  bool2 b = a.xw;
+  b ^= a.yx;
+  b[i] |= true;
+  b.y &= false;
+  out[0] = number(b);
+  bool4 c = bool4(b, a.zw);
+  c.wx = c.xw;
+  c.yz |= c.wx;
+  out[1] = number(bool3(c.g, c.ba));
+  c.g = true;
+  out[2] = number(c);
+  threadgroup Flags shared;
+  shared.m = bool3(true, false, false);
+  shared.m |= bool3(false, false, true);
+  shared.m.xy = shared.m.zz;
+  shared.m.z = false;
+  out[3] = number(shared.m);
+  thread Flags own = {bool3(false, true, true), 2};
+  own.m.zyx = own.m;
+  out[4] = number(own.m.xyz);
+  out[5] = number(own.m);
+  out[6] = number(bool4(own.m, false));
+  out[7] = sizeof(bool2) == 2 && sizeof(bool3) == 4 && sizeof(bool4) == 4 && alignof(bool3) == 4;
+}
+
+//// operators of bool vectors, and what compares to them: 1 0 1 0 1 3 2 1 1 0 1
+union Word { bool4 b; uint u; };
+kernel void f(device float* out, constant float& unused [[buffer(1)]]) {
+  float4 x = float4(out[0], 1, 2, 3);
+  bool4 small = x < 1.5f;
+  const bool4 large = !small && (x != 0.0f);
+  bool4 both = small || large;
+  out[0] = all(both);
+  both = x < 0.5f || x > 2.5f;
+  out[1] = both.y;
+  out[2] = both[3] && any(both == small);
+  out[3] = all((small ^ large) & !(small | large));
+  out[4] = all(select(both, !both, both) == false);
+  out[5] = select(x, x + 1, both).w - 1;
+  out[6] = int4(large).z + float4(both).w;
+  vec<bool, 4> named = metal::vec<bool, 4>(0, 2, 0.5f, true);
+  out[7] = all(named.yzw) && !named.x;
+  constexpr bool2 known = bool2(true, false);
+  static_assert(known.x && !known[1], "");
+  Word word;
+  word.b = bool4(true, false, true, false);
+  out[8] = word.u == 0x00010001u;
+  out[9] = isnan(x)[1];
+  packed_bool3 packed = packed_bool3(small.xyz);
+  out[10] = packed.x && packed[1] && !packed.z;
+}
+
 //// arrays in every address space: 5 2 7 3 9
 struct Arguments {
   array<float, 3> values [[id(0)]];

@@ -289,6 +289,44 @@ kernel void f(device const {kind}* a, device const {kind}* b, device float* c) {
     assert np.allclose(c[0], want.numpy(), rtol=1e-5, atol=1e-5) and (c[1] == 3).all()
 
 
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("float", torch.float32), ("half", torch.float16), ("bfloat", torch.bfloat16)]
+)
+def test_thread_elements_of_a_simdgroup_matrix(kind, dtype):
+    """Two of a row for each lane, where Apple's GPUs have them: read, written, and kept by a function's copy."""
+    source = HEAD + f"""
+#include <metal_simdgroup_matrix>
+inline simdgroup_matrix<{kind}, 8, 8> swapped(simdgroup_matrix<{kind}, 8, 8> m) {{
+  const {kind} first = m.thread_elements()[0];
+  m.thread_elements()[0] = m.thread_elements()[1];
+  m.thread_elements()[1] = first;
+  return m;
+}}
+kernel void f(device const {kind}* a, device {kind}* held, device {kind}* b, device {kind}* c,
+              uint lane [[thread_index_in_simdgroup]]) {{
+  simdgroup_matrix<{kind}, 8, 8> A, B;
+  simdgroup_load(A, a, 8);
+  held[2 * lane] = A.thread_elements()[0];
+  held[2 * lane + 1] = A.thread_elements()[1];
+  B.thread_elements() = vec<{kind}, 2>({kind}(float(2 * lane)), {kind}(float(2 * lane + 1)));
+  simdgroup_store(B, b, 8);
+  simdgroup_store(swapped(A), c, 8);
+}}
+"""
+    # Rows of 8 lanes in two halves: which lane holds (row, columns 2n and 2n + 1).
+    lanes = np.array([[0, 1, 8, 9], [2, 3, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]])
+    lanes = np.concatenate([lanes, lanes + 16])
+    a = torch.randn(8, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+    arrays = [a, *(torch.zeros(8, 8, dtype=dtype) for _ in range(3))]
+    arrays = [t.view(torch.int16).numpy() if t.element_size() == 2 else t.numpy() for t in arrays]
+    run(source, "f", *arrays, threads=32)
+    bits, held, b, c = arrays
+    assert (held.reshape(32, 2)[lanes] == bits.reshape(8, 4, 2)).all()
+    assert (c.reshape(8, 4, 2) == bits.reshape(8, 4, 2)[:, :, ::-1]).all()
+    numbers = torch.from_numpy(b).view(dtype).float().numpy().reshape(8, 4, 2)
+    assert (numbers == np.stack([2 * lanes, 2 * lanes + 1], axis=-1)).all()
+
+
 def test_reading_past_a_program_scope_constant_is_caught():
     source = HEAD + (
         "constant float a[3] = {1, 2, 3};\nconstant float b[3] = {4, 5, 6};\n"

@@ -1,7 +1,7 @@
 """`python -m softmetal.frontend --survey`: include roots, places of errors, and the share."""
 
 import pytest
-from softmetal.frontend import survey
+from softmetal.frontend import compiler, survey
 from softmetal.frontend.__main__ import main
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
@@ -41,9 +41,37 @@ def test_an_error_in_a_header_names_the_header(sources):
 
 
 def test_command_line(sources, capsys):
-    assert main(["--survey", str(sources / "kernels"), "-I", str(sources / "root")]) == 1
-    out = capsys.readouterr().out
-    assert "ok      good.metal: 2 kernels" in out and "REFUSED bad.metal: bad.metal:5:10: error:" in out
-    assert out.endswith("2 of 3 files compile, 3 kernels\n")
+    command = ["--survey", str(sources / "kernels"), "-I", str(sources / "root")]
+    assert main(command) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("REFUSED bad.metal [") and "]: bad.metal:5:10: error:" in lines[0]
+    assert lines[1].startswith("ok      good.metal [") and lines[1].endswith(" s]: 2 kernels")
+    assert lines[-1] == "2 of 3 files, 3 kernels read"
     (sources / "kernels/bad.metal").unlink()
-    assert main(["--survey", str(sources / "kernels"), "-I", str(sources / "root")]) == 0
+    assert main([*command, "--build", "--jobs", "2"]) == 0
+    assert capsys.readouterr().out.endswith(
+        "2 of 2 files, 3 kernels read; 3 of them, one of each template, compiled with all checks and loaded\n"
+    )
+
+
+TEMPLATE = """
+template <typename T> kernel void f(device T* x) { x[0] = T(x[1] / x[2]); }
+template [[host_name("f_float")]] [[kernel]] decltype(f<float>) f<float>;
+template [[host_name("f_int")]] [[kernel]] decltype(f<int>) f<int>;
+kernel void g(device float* x) { x[0] = 1; }
+"""
+
+
+def test_of_a_template_one_instantiation_is_built_and_every_one_is_read(sources, tmp_path):
+    (sources / "kernels/bad.metal").write_text(HEAD + TEMPLATE)
+    result = survey.read(sources / "kernels/bad.metal", [], build=True)
+    assert (result.kernels, result.built, result.problem) == (3, 2, None)
+    assert list(compiler.sample(HEAD + TEMPLATE, tmp_path).kernels) == ["f_float", "g"]
+    wrong = TEMPLATE + 'template [[host_name("f_pointer")]] [[kernel]] decltype(f<device int*>) f<device int*>;\n'
+    (sources / "kernels/bad.metal").write_text(HEAD + wrong)
+    assert "invalid operands to binary expression" in survey.read(sources / "kernels/bad.metal", [], build=True).problem
+
+
+def test_a_file_that_takes_too_long_is_reported(sources):
+    result = survey.read_within(sources / "kernels/good.metal", [], build=False, limit=0.01)
+    assert result.problem == "no result within 0 s"

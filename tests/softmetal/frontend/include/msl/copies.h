@@ -4,7 +4,7 @@ namespace msl {
 template <class T> struct plain_type { typedef typename metal::remove_cv<typename metal::remove_address_space<T>::type>::type type; };
 template <class T> using plain = typename plain_type<T>::type;
 template <class T> struct loaded { typedef T type; };
-template <class T, int N> struct loaded<metal::packed_vec<T, N>> { typedef metal::vec<T, N> type; };
+template <class T, int N> struct loaded<metal::packed_vec<T, N>> { typedef vector<T, N> type; };
 
 // Which bytes of a T hold values, the others being padding: those whose value a constant expression may know.
 template <ulong Size> struct raw_bytes { unsigned char byte[Size]; };
@@ -46,5 +46,11 @@ template <class D, class S> MSL_INLINE void store(D& destination, S&& value) {
   const plain<D> copy = load(value);
   target::check_alignment<alignof(plain<D>)>((const void*)&destination, sizeof(copy), 2);
   __builtin_memcpy((void*)&destination, &copy, sizeof(copy));
+}
+// destination = f(destination, value): a compound assignment to a vector of bool (members.py).
+#define MSL_OPERATOR(op) [](auto a, auto b) { return a op b; }
+template <class B, class V, class F> MSL_INLINE void combine(B&& v, V value, F f) {
+  static_assert(metal::is_same<element_t<plain<metal::remove_reference_t<B>>>, bool>::value, "a compound assignment to a class in this address space");
+  store(v, f(load(v), load(value)));
 }
 }  // namespace msl

@@ -41,9 +41,6 @@ template <class T> struct size_of { static constexpr unsigned long size = sizeof
 template <> struct size_of<void> { static constexpr unsigned long size = 1, alignment = 1; };
 template <class T> struct describe {
   typedef typename buffer<T>::type target;
-  static_assert(!metal::is_same<element_t<typename metal::remove_address_space<target>::type>, bool>::value ||
-                    element<typename metal::remove_cv<typename metal::remove_address_space<target>::type>::type>::count == 1,
-                "vectors of bool in buffers are not supported by the software device: use uchar");
   typedef typename metal::remove_cv<typename metal::remove_address_space<target>::type>::type plain;
 };
 template <class T> constexpr const char* type_name() { return __PRETTY_FUNCTION__; }

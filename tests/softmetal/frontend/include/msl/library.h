@@ -3,6 +3,7 @@
 #pragma once
 #include "msl/types.h"
 #include "msl/traits.h"
+#include "msl/bools.h"
 #include "msl/limits.h"
 #include "msl/convert.h"
 #include "msl/packed.h"

@@ -3,22 +3,13 @@
 #pragma once
 namespace msl {
 template <class T> MSL_INLINE constexpr bool is_true(T x) { return x != (T)0; }
-
-// v[I] = value, for vectors of bool: one is made of all elements anew (members.py).
-template <int I, class T, int N, size_t... K> MSL_INLINE void set_component(thread metal::vec<T, N>& v, T value, metal::index_sequence<K...>) {
-  v = metal::vec<T, N>{(K == I ? value : (T)v[K])...};
-}
-template <int I, class T, int N> MSL_INLINE void set_component(thread metal::vec<T, N>& v, same<T> value) {
-  set_component<I>(v, value, metal::make_index_sequence<N>());
-}
 }
 namespace metal {
-// Vectors are tested whole: clang writes a wrong store for an element of a vector of bool at an index known only at run time.
 #define MSL_TEST(name, expression, mask) \
   MSL_INLINE bool name(float x) { return expression; } \
   MSL_INLINE bool name(half x_) { const float x = (float)x_; return expression; } \
-  template <int N> MSL_INLINE vec<bool, N> name(vec<float, N> v) { return __builtin_convertvector(mask, vec<bool, N>); } \
-  template <int N> MSL_INLINE vec<bool, N> name(vec<half, N> h) { const vec<float, N> v = __builtin_convertvector(h, vec<float, N>); return __builtin_convertvector(mask, vec<bool, N>); }
+  template <int N> MSL_INLINE msl::bools<N> name(vec<float, N> v) { return mask; } \
+  template <int N> MSL_INLINE msl::bools<N> name(vec<half, N> h) { const vec<float, N> v = __builtin_convertvector(h, vec<float, N>); return mask; }
 MSL_TEST(isnan, __builtin_isnan(x), v != v)
 MSL_TEST(isinf, __builtin_isinf(x), __builtin_elementwise_abs(v) == __builtin_huge_valf())
 MSL_TEST(isfinite, __builtin_isfinite(x), __builtin_elementwise_abs(v) < __builtin_huge_valf())
@@ -35,11 +26,19 @@ MSL_INLINE bool any(bool x) { return x; }
 template <class T, int N> MSL_INLINE bool all(vec<T, N> x) { bool r = true; for (int i = 0; i < N; ++i) r = r && msl::is_true((T)x[i]); return r; }
 template <class T, int N> MSL_INLINE bool any(vec<T, N> x) { bool r = false; for (int i = 0; i < N; ++i) r = r || msl::is_true((T)x[i]); return r; }
 
+template <int N> MSL_INLINE bool all(msl::bools<N> x) { bool r = true; for (int i = 0; i < N; ++i) r = r && x[i]; return r; }
+template <int N> MSL_INLINE bool any(msl::bools<N> x) { bool r = false; for (int i = 0; i < N; ++i) r = r || x[i]; return r; }
+
 // select(a, b, c): c ? b : a, element by element.
 template <class T> MSL_INLINE constexpr T select(T a, msl::same<T> b, bool c) { return c ? b : a; }
 template <class T, int N, class C> MSL_INLINE vec<T, N> select(vec<T, N> a, msl::same<vec<T, N>> b, vec<C, N> c) {
   vec<T, N> r;
   for (int i = 0; i < N; ++i) r[i] = msl::is_true((C)c[i]) ? b[i] : a[i];
   return r;
+}
+template <class T, int N> MSL_INLINE T select(T a, msl::same<T> b, msl::bools<N> c) {
+  static_assert(msl::element<T>::count == N, "select: the condition has as many elements as the values");
+  for (int i = 0; i < N; ++i) a[i] = c[i] ? b[i] : a[i];
+  return a;
 }
 }  // namespace metal

@@ -1,4 +1,5 @@
-// Address spaces, scalars and vectors. Vectors are clang's: loads, stores, swizzles and arithmetic are the compiler's own.
+// Address spaces, scalars and vectors. Vectors are clang's: loads, stores, swizzles and arithmetic are the compiler's own. (Those of
+// bool are in bools.h.)
 #pragma once
 #define device __attribute__((address_space(1)))
 #define threadgroup __attribute__((address_space(3)))
@@ -46,11 +47,12 @@ using ::ushort;
 template <class T, int N> using vec = T __attribute__((ext_vector_type(N)));
 }  // namespace metal
 
-#define MSL_FOR_EACH_SCALAR(X) \
-  X(bool) X(char) X(uchar) X(short) X(ushort) X(int) X(uint) X(long) X(ulong) X(half) X(bfloat) X(float)
+#define MSL_FOR_EACH_SCALAR(X) X(bool) MSL_FOR_EACH_NUMBER(X)
+#define MSL_FOR_EACH_NUMBER(X) \
+  X(char) X(uchar) X(short) X(ushort) X(int) X(uint) X(long) X(ulong) X(half) X(bfloat) X(float)
 #define MSL_FOR_EACH_INTEGER(X) X(char) X(uchar) X(short) X(ushort) X(int) X(uint) X(long) X(ulong)
 
 #define MSL_VECTORS(T) typedef metal::vec<T, 2> T##2; typedef metal::vec<T, 3> T##3; typedef metal::vec<T, 4> T##4; \
   namespace metal { using ::T##2; using ::T##3; using ::T##4; }
-MSL_FOR_EACH_SCALAR(MSL_VECTORS)
+MSL_FOR_EACH_NUMBER(MSL_VECTORS)
 #undef MSL_VECTORS
