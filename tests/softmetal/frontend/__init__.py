@@ -21,12 +21,11 @@ shared object are the runtime's (softmetal_abi.h, __asan_*) and libm's float fun
 Differences from Apple's compiler, errors here and never other results: Metal 3.2, and bfloat that converts to float or
 comes of integers by itself, are for other people's sources only (`house_rules` of compile); memory that a fence of 3.2
 orders is reported as a race; the result of comparing vectors goes into all(), any() and select(), and where a bool2,
-bool3 or bool4 is wanted, only; a template's vec<T, N> has no bool as its T; C casts between vector types must be
-written as calls, float4(x); a member function is called on the thread's own objects only, also where the source has it
-for other address spaces (`float get() const device`); an initialiser of zeros of a threadgroup variable, which Metal
-lets pass, sets nothing; there are no textures and samplers. A kernel with function constants or threadgroup arguments
-compiles, but compile_shader gives neither: Kernel says which (library.py). Not checked, and
-another result: a shift by the width of the type or more, whose count Metal takes modulo the width.
+bool3 or bool4 is wanted, only; a function template's parameter vec<T, N> has no bool as its T; C casts between vector
+types must be written as calls, float4(x); a member function is called on the thread's own objects only, also where the
+source has it for other address spaces (`float get() const device`); an initialiser of zeros of a threadgroup variable,
+which Metal lets pass, sets nothing; there are no textures and samplers. A kernel with function constants or threadgroup
+arguments compiles, but compile_shader gives neither: Kernel says which (library.py).
 """
 
 from .compiler import compile

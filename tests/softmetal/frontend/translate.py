@@ -31,7 +31,7 @@ from .rules import (
     check_tokens,
     check_version,
 )
-from .words import cast_words, constant_texts, rewrite_words
+from .words import cast_words, choose_vectors, constant_texts, rewrite_words
 
 _MARK = " /*entry {}*/ "  # where an entry's text goes
 _MARKED = re.compile(r" /\*entry (\d+)\*/ ")
@@ -177,6 +177,8 @@ class Translation:
             self._using_metal = stop
         if words[:1] in (["static_assert"], ["friend"]):
             return
+        if in_class and not is_template and (words[0] in ("using", "typedef") or parameter_list(rest) < 0):
+            choose_vectors(rest)
         if words[:1] in (["using"], ["typedef"]):
             check_address_spaces(rest[words.index("=") + 1 if "=" in words else 0 :], "alias")
         elif parameter_list(rest) >= 0 and "=" not in words:
@@ -226,6 +228,7 @@ class Translation:
         else:
             self._check_signature(body)
         tokens = self.tokens[open_brace : close + 1]
+        choose_vectors(tokens)
         kept, wrong, wrong_lines = read_attributes(tokens)
         reject_unknown(wrong, wrong_lines, set())
         check_body(kept, is_kernel)

@@ -79,8 +79,9 @@ def rewrite_words(tokens: list[Token], names: set[str], templates: set[str]) -> 
 def _is_global(tokens: list[Token], index: int) -> bool:
     """Whether this :: begins a name of the source's own (not ::metal::x or ::half)."""
     before, name = tokens[index - 1] if index else None, tokens[index + 1].text
-    template = before and before.text == ">" and not tokens[index].space  # Box<float>::type, and not a > ::limit
-    qualified = template or (before and before.kind == "word" and before.text not in _KEYWORDS)
+    # Box<float>::type and decltype(x)::type, and not a > ::limit and (a) ::f()
+    type_before = before and before.text in (">", ")") and not tokens[index].space
+    qualified = type_before or (before and before.kind == "word" and before.text not in _KEYWORDS)
     return not qualified and name != "metal" and name not in _SCALARS and name not in _VECTORS
 
 
@@ -88,6 +89,13 @@ _KEYWORDS = {
     *"return const constexpr constant device thread threadgroup static inline volatile typename template".split(),
     *"using else case new sizeof alignof extern mutable typedef decltype namespace struct class".split(),
 }
+def choose_vectors(tokens: list[Token]) -> None:
+    """vec<T, N> where no argument of a call tells T: the library's own vector if T turns out to be bool (bools.h)."""
+    for token, following in zip(tokens, tokens[1:], strict=False):
+        if token.text == "vec" and following.text == "<" and token.out.endswith("vec"):
+            token.out = token.out.removesuffix("msl_bool_vec").removesuffix("vec") + "msl_vector"
+
+
 _BEFORE_A_VALUE = {*"= + - * / % ? : < > return".split(), *"+= -= *= /= <= >= == !=".split()}
 
 

@@ -97,6 +97,32 @@ kernel void f(device float* out, constant float& unused [[buffer(1)]]) {
   out[10] = packed.x && packed[1] && !packed.z;
 }
 
+//// vec<T, N> whose T is bool: 1 0 1 2 7
+template <typename T, int N> struct Fragment {
+  typedef metal::vec<T, N> type;
+  using same = vec<T, N>;
+  vec<T, N> held;
+  static void fill(thread type& v, T x) { for (int i = 0; i < N; ++i) v[i] = i % 2 ? T(0) : x; }
+};
+template <typename T> T middle(T x) {
+  vec<T, 4> v = vec<T, 4>(x, T(0), x, x);
+  v[2] = v[1];
+  return v[2];
+}
+kernel void f(device float* out) {
+  Fragment<bool, 4>::type v;
+  Fragment<bool, 4>::fill(v, true);
+  Fragment<bool, 2>::same two = v.xy;
+  Fragment<bool, 2> fragment = {two};
+  Fragment<float, 4>::type w;
+  Fragment<float, 4>::fill(w, 2);
+  out[0] = v[2];
+  out[1] = middle(true) + middle(3.0f);
+  out[2] = fragment.held.x && !fragment.held[1];
+  out[3] = w[2];
+  out[4] = w[0] + sizeof(v) + sizeof(fragment.held[0]);
+}
+
 //// arrays in every address space: 5 2 7 3 9
 struct Arguments {
   array<float, 3> values [[id(0)]];

@@ -72,8 +72,10 @@ inline float twice(float x) { return x * ::own::metal::limit; }
 template <typename T> struct box { typedef T type; };
 using ::own::metal::pair;
 kernel void f(device float* out, const device ::own::metal::pair* p) {
-  typename ::box<float>::type x = ::twice(p->a) > ::own::metal::limit ? ::metal::max(p->a, p->b) : float(::half(1));
-  out[0] = x;
+  typename ::box<float>::type y = 1;
+  typename decltype(::box<float>())::type x =
+    ::twice(p->a) > ::own::metal::limit ? ::metal::max(p->a, p->b) : float(::half(1));
+  out[0] = x * y;
 }
 """
     out = np.zeros(1, np.float32)
@@ -136,8 +138,8 @@ def test_a_threadgroup_argument_has_no_length(mps):
         ("kernel void f(device float* x) { bool4 b = int4(1); x[0] = b.x; }", "program_source:3:.*write bool4"),
         ("kernel void f(device float* x) { int4 b = int4(x[0]) < 2; x[0] = b.x; }", "vector of bool, which"),
         ("kernel void f(device float* x) { auto b = int4(x[0]) < 2; x[0] = b.x; }", "vector of bool, which"),
-        ("template <class T> float g() { vec<T, 4> v = 1; v[1] = 0; return v[0]; }\n"
-         "kernel void f(device float* x) { x[0] = g<bool>(); }", "program_source:3:.*bool as its T"),
+        ("template <class T> float g(vec<T, 4> v) { return v[0]; }\n"
+         "kernel void f(device float* x) { x[0] = g<bool>(true); }", "program_source:[34]:.*whose T is bool"),
         ("struct S { int a; S operator|(S o) { return o; } };\n"
          "kernel void f(device S* x) { x[0] |= S{1}; }", r"no viable overloaded '\|='|compound assignment"),
     ],

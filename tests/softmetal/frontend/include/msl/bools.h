@@ -74,5 +74,7 @@ namespace metal {
 using ::bool2;
 using ::bool3;
 using ::bool4;
-template <class, int N> using msl_bool_vec = msl::bools<N>;  // what the text pass makes of vec<bool, N>
+// What the text pass makes of vec<bool, N>, and of vec<T, N> in a body, a member or an alias.
+template <class, int N> using msl_bool_vec = msl::bools<N>;
+template <class T, int N> using msl_vector = msl::vector<T, N>;
 }  // namespace metal

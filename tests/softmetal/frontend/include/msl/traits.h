@@ -135,6 +135,10 @@ template <class B> struct negation : bool_constant<!B::value> {};
 template <class... B> inline constexpr bool conjunction_v = conjunction<B...>::value;
 template <class... B> inline constexpr bool disjunction_v = disjunction<B...>::value;
 template <class B> inline constexpr bool negation_v = negation<B>::value;
+// Apple's own names of the three, which `#pragma METAL internals : enable` shows.
+template <class... B> using _conjunction = conjunction<B...>;
+template <class... B> using _disjunction = disjunction<B...>;
+template <class B> using _negation = negation<B>;
 
 template <class T, T... I> struct integer_sequence { static constexpr size_t size() { return sizeof...(I); } };
 template <size_t... I> using index_sequence = integer_sequence<size_t, I...>;
