@@ -48,8 +48,9 @@ def compile(  # noqa: A001 - the name that users of the module look for
               entries are described in include/msl/target_nvptx.h.
     partial_simdgroups   nvptx: some lanes of a SIMD-group may be missing at a collective.
     constant_tensors     nvptx: `constant T*` are pointers to device memory, not blocks by value.
-    house_rules  what this project asks of its own kernels beyond Metal: Metal 3.1 (rules.py), and conversions of bfloat
-                 written out (conversions.py). False for the sources of others.
+    house_rules  what this project asks of its own kernels beyond the language: Metal 3.1 (rules.py), conversions of
+                 bfloat written out (conversions.py), and no more threadgroup memory than any GPU has, which Metal
+                 refuses when it makes the pipeline. False for the sources of others.
 
     Raises CompileError for a source that Metal would refuse, ToolchainError when the compiler is missing.
     """
@@ -75,7 +76,7 @@ def check(source: str, *, house_rules: bool = True) -> list[Kernel]:
     translation = _translate(source, house_rules)
     with tempfile.TemporaryDirectory(prefix="softmetal-") as scratch:
         ir = _to_ir(translation, range(len(translation.entries)), Path(scratch), source, CPU, ())
-        kernels = _kernels(dict(enumerate(translation.entries)), reflection.read(ir))
+        kernels = _kernels(dict(enumerate(translation.entries)), reflection.read(ir), house_rules)
         check_conversions(toolchain.syntax_tree(Path(scratch), CPU, ()), house_rules)
     return kernels
 
@@ -108,7 +109,7 @@ def _build(
         conversions = beside.submit(
             lambda: check_conversions(toolchain.syntax_tree(folder, target, defines), house_rules)
         )
-        kernels = _kernels({n: translation.entries[n] for n in numbers}, reflection.read(ir))
+        kernels = _kernels({n: translation.entries[n] for n in numbers}, reflection.read(ir), house_rules)
         ir = wrap_shifts(define_external_constants(ir))
         if target is NVPTX:
             built = nvptx.to_ptx(ir, folder)
@@ -159,13 +160,13 @@ def _spelled(
     return text, made
 
 
-def _kernels(entries: dict[int, Entry], module: reflection.Module) -> list[Kernel]:
-    kernels = []
+def _kernels(entries: dict[int, Entry], module: reflection.Module, house_rules: bool) -> list[Kernel]:
+    kernels, targets = [], set(module.targets.values())
     for number, entry in entries.items():
         target = module.targets[number]
         threads, *numbers = module.meta[number]
         memory = sum(module.functions[name].threadgroup_bytes for name in module.reached(target))
-        if memory > MAX_THREADGROUP_BYTES:
+        if house_rules and memory > MAX_THREADGROUP_BYTES:
             raise CompileError(
                 message(
                     entry.definition.line,
@@ -175,7 +176,7 @@ def _kernels(entries: dict[int, Entry], module: reflection.Module) -> list[Kerne
                     ),
                 )
             )
-        called = (module.reached(target) - {target}) & set(module.targets.values())
+        called = (module.reached(target) - {target}) & targets
         if called:
             raise CompileError(
                 message(entry.definition.line, f"kernel '{entry.host_name}' calls another kernel, which Metal refuses")

@@ -37,12 +37,13 @@ _PLACE = re.compile(r"^program_source:(\d+):", re.M)
 
 @dataclass
 class Result:
-    """What became of one file: how many kernels were read and how many built, the seconds that each took, or the first
-    complaint (file:line in its place)."""
+    """What became of one file: how many kernels were read and built, how many of those read want more threadgroup memory
+    than there is, the seconds that each step took, or the first complaint (file:line in its place)."""
 
     path: Path
     kernels: int = 0
     built: int = 0
+    too_large: int = 0
     problem: str | None = None
     reading: float = 0.0
     building: float = 0.0
@@ -52,7 +53,9 @@ class Result:
         if self.problem is not None:
             return f"REFUSED {self.path.name} [{seconds}]: {self.problem.split(chr(10), 1)[0]}"
         built = f", {self.built} built and loaded" if self.built else ""
-        return f"ok      {self.path.name} [{seconds}]: {self.kernels} kernels{built}"
+        limit = f"{compiler.MAX_THREADGROUP_BYTES // 1024} KiB of threadgroup memory"
+        large = f", {self.too_large} want over {limit}, which no pipeline has" if self.too_large else ""
+        return f"ok      {self.path.name} [{seconds}]: {self.kernels} kernels{built}{large}"
 
 
 class Flat:
@@ -113,7 +116,9 @@ def read(path: Path, roots: Sequence[Path], build: bool = False) -> Result:
     flat, result = Flat(path, roots), Result(path)
     start = time.monotonic()
     try:
-        result.kernels = len(compiler.check(flat.text, house_rules=False))
+        kernels = compiler.check(flat.text, house_rules=False)
+        result.kernels = len(kernels)
+        result.too_large = sum(kernel.threadgroup_bytes > compiler.MAX_THREADGROUP_BYTES for kernel in kernels)
         result.reading = time.monotonic() - start
         if build:
             result.built = _loaded(flat.text)

@@ -43,6 +43,19 @@ def test_integers_become_bfloat_for_others():
         compile(INTEGERS)
 
 
+def test_a_bfloat_is_a_condition_for_others():
+    source = HEAD + (
+        "inline bool given(bfloat v) { return v; }\n"
+        "kernel void f(device const bfloat* x, device float* out) { \n"
+        "  out[0] = given(x[0]) ? 2 : 1;\n  if (x[1]) out[1] = 3;\n}\n"
+    )
+    out = np.zeros(2, np.float32)
+    run(source, "f", np.array([0, 0x3FC0], np.uint16), out, threads=1, house_rules=False)
+    assert out.tolist() == [1, 3]
+    with pytest.raises(CompileError, match="implicit conversion from 'bfloat' to 'bool'"):
+        compile(source)
+
+
 def test_not_for_this_projects_kernels():
     compile(WIDENING, house_rules=False)  # what was compiled for others is not found again
     with pytest.raises(CompileError) as refused:

@@ -72,6 +72,16 @@ def test_of_a_template_one_instantiation_is_built_and_every_one_is_read(sources,
     assert "invalid operands to binary expression" in survey.read(sources / "kernels/bad.metal", [], build=True).problem
 
 
+def test_kernels_with_too_much_threadgroup_memory_are_read_and_counted(sources):
+    """Metal refuses them when it makes the pipeline: the file is good."""
+    (sources / "kernels/bad.metal").write_text(
+        HEAD + "kernel void d(device float* x) { threadgroup float a[9000]; a[0] = 1; x[0] = a[0]; }\n"
+    )
+    result = survey.read(sources / "kernels/bad.metal", [])
+    assert (result.kernels, result.too_large, result.problem) == (1, 1, None)
+    assert "1 kernels, 1 want over 32 KiB of threadgroup memory" in str(result)
+
+
 def test_a_file_that_takes_too_long_is_reported(sources):
     result = survey.read_within(sources / "kernels/good.metal", [], build=False, limit=0.01)
     assert result.problem == "no result within 0 s"
