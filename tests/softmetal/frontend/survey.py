@@ -37,7 +37,7 @@ _PLACE = re.compile(r"^program_source:(\d+):", re.M)
 
 @dataclass
 class Result:
-    """What became of one file: kernels read and built, how many of those read want more threadgroup memory than there is,
+    """What became of one file: kernels read and built, those read that want more threadgroup memory than there is, the
     seconds that each step took, or the first complaint (file:line in its place)."""
 
     path: Path
