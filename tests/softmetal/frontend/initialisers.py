@@ -77,10 +77,14 @@ def _as_expression(text: str, inside: int) -> set[tuple[int, int, str]]:
 
 def _as_call(text: str, inside: int) -> set[tuple[int, int, str]]:
     """`const int2 at(0, row);`: the arguments of a vector's declaration as a conversion."""
-    found = re.search(r"\b(\w+)\s*\([^;{}()]*\Z", text[max(inside - 400, 0) : inside])
-    if not found:
+    opening, depth = inside, 1
+    while depth and opening and text[opening - 1] not in ";{}":
+        opening -= 1
+        depth += (text[opening] == ")") - (text[opening] == "(")
+    found = re.search(r"\b(\w+)\s*\Z", text[max(opening - 400, 0) : opening])
+    if depth or not found:
         return set()
-    end = max(inside - 400, 0) + found.end(1)
+    end = max(opening - 400, 0) + found.end(1)
     return {(end, end, f" = msl::make<msl::plain<decltype({found[1]})>>")}
 
 

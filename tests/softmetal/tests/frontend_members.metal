@@ -123,6 +123,17 @@ kernel void f(device float* out) {
   out[4] = w[0] + sizeof(v) + sizeof(fragment.held[0]);
 }
 
+//// vectors declared with the arguments of a constructor: 3 7 4 9
+kernel void f(device float* out, uint i [[thread_position_in_grid]]) {
+  const int2 at((int(i) % 4 + 1) * 3, (7));
+  short3 there(at, min(4, (5 + 2)));
+  float2 last((at.x + (1 * 2)) - 5, 9);
+  out[0] = at.x;
+  out[1] = at.y;
+  out[2] = there.z;
+  out[3] = last.y + last.x;
+}
+
 //// arrays in every address space: 5 2 7 3 9
 struct Arguments {
   array<float, 3> values [[id(0)]];
