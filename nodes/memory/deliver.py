@@ -3,6 +3,8 @@ import logging
 import os
 import re
 
+from .. import given
+from ..given import described
 from . import report
 
 EVENT = "metal_kernels.memory"
@@ -57,14 +59,21 @@ def files_wanted(save_json=False, filename_prefix=PREFIX, **_):
 
 
 def unclear(save_json):
-    """None, or one sentence: why this says neither yes nor no. It may be linked to anything; numbers are 0 or not."""
-    return None if isinstance(save_json, (bool, int)) else f"save_json is {_described(save_json)}; give true or false"
+    """None, or one sentence: why this says neither yes nor no. It may be linked to anything."""
+    try:
+        given.flag("save_json", save_json)
+    except given.Unfit as problem:
+        return str(problem).rstrip(".")
+    return None
 
 
 def complaint(prefix):
-    """None, or one sentence: why no file can have this prefix. Subfolders are fine, and %date%-like parts too."""
+    """None, or one sentence: why no file can have this prefix. Subfolders are fine, and so is what ComfyUI's server
+    fills in: %year%, %month%, %day%, %hour%, %minute%, %second%. (%date:yyyy% the browser fills in, for ComfyUI's own
+    nodes.)
+    """
     if not isinstance(prefix, str):
-        return f"filename_prefix is {_described(prefix)}; give a text"
+        return f"filename_prefix is {described(prefix)}: give a text"
     parts = re.split(r"[/\\]", prefix)
     if not prefix.strip() or not parts[-1].strip(" ."):
         return f"filename_prefix {prefix!r} names no file"
@@ -76,15 +85,6 @@ def complaint(prefix):
         if len(part.encode("utf-8", "replace")) > LONGEST:
             return f"filename_prefix {prefix[:40] + '...'!r} holds a name of {len(part)} characters; give a shorter one"
     return None
-
-
-def _described(thing):
-    """`the str 'no'`, `None`, `of type Tensor`."""
-    if thing is None or isinstance(thing, (bool, int, float, str)):
-        text = repr(thing)
-        text = text if len(text) <= 40 else text[:37] + "..."
-        return text if thing is None else f"the {type(thing).__name__} {text}"
-    return f"of type {type(thing).__name__}"
 
 
 def write(prefix, text):

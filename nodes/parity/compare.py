@@ -38,10 +38,10 @@ def compare(value, reference, tolerances, data_range=0.0, tick=lambda: None, nam
         thing if isinstance(thing, values.Value) else values.read(name, thing)
         for name, thing in zip(names, (value, reference), strict=True)
     )
-    value, reference = values.settle_masks(value, reference)
+    value, reference = values.settle(value, reference)
     numbers = metrics.compare(value, reference, data_range, tick)
     missed = verdict.failures(numbers, tolerances)
-    picture = pictures.sheet(value, reference, numbers)
+    picture = pictures.sheet(value, reference, numbers, tick)
     text = report.as_text(value, reference, numbers, missed)
     data = report.as_dict(value, reference, numbers, missed)
     data["picture"] = [{"frame": frame, "white": white} for frame, white in picture.rows]

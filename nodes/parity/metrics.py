@@ -4,6 +4,7 @@ Everything is accumulated in float64 on the CPU, block by block, so that compari
 memory and not another copy of it. Elements that are not finite on both sides are counted and left out of the means.
 
 Definitions, over the elements finite on both sides, d = value - reference:
+    elements     of complex numbers, each part is one
     PSNR         10 log10(R^2 / mean(d^2)) in dB, R the data range; infinite when d is zero everywhere
     max rel      max |d| / max(|reference|, R / 1000): the floor keeps elements near zero from deciding it
     cosine       <value, reference> / (|value| |reference|); 1 when both are zero, 0 when one is
@@ -14,11 +15,13 @@ from dataclasses import dataclass
 
 import torch
 
-from .values import ParityError, check_alike, check_number, on_cpu
+from .. import given
+from .values import ParityError, check_alike, on_cpu
 
 BLOCK = 1 << 20  # elements a block: 8 MiB in float64
 RELATIVE_FLOOR = 1e-3  # of the data range
 LARGEST = sys.float_info.max
+WIDE = {torch.int64, torch.uint64}  # integers that float64 does not hold
 # Beyond these the squares of float64 numbers leave its range; no other dtype has such numbers.
 SQUARED = 2.0**-480, 2.0**480
 
@@ -108,8 +111,8 @@ def compare(value, reference, data_range=0.0, tick=lambda: None):
     for number, (one, other) in enumerate(zip(value.tensors, reference.tensors, strict=True)):
         for index in frame_indices(value.kind, one):
             sums = _Sums(total.floor, unit)
-            for left, right in _blocks_of(one[index], other[index], tick):
-                sums.add(left, right)
+            for left, right, apart in _blocks_of(one[index], other[index], tick):
+                sums.add(left, right, apart)
             frames.append(Frame(number, index, _in_full(sums.max_abs, unit), sums.squared, sums.compared, sums.unlike))
             total.merge(sums)
     if total.compared == 0:
@@ -179,9 +182,29 @@ def as_float64(tensor):
 
 
 def _blocks_of(one, other, tick):
+    """Blocks of both sides in float64, and how far they are apart where float64 does not hold their numbers."""
     for index in blocks(one.shape):
         tick()
-        yield as_float64(one[index]), as_float64(other[index])
+        left, right = one[index], other[index]
+        apart = _apart(left, right) if {left.dtype, right.dtype} & WIDE else None
+        yield as_float64(left), as_float64(right), apart
+
+
+def _apart(left, right):
+    """|left - right| of 64-bit integers, whose low bits float64 drops: by their halves, which it holds."""
+    (high, low), (other_high, other_low) = _halves(left), _halves(right)
+    return ((high - other_high) + (low - other_low)).abs_()
+
+
+def _halves(tensor):
+    tensor = on_cpu(tensor)
+    if tensor.dtype not in WIDE:
+        return tensor.to(torch.float64), 0.0
+    bits = tensor.contiguous().view(torch.int64)
+    high = bits >> 32
+    if tensor.dtype == torch.uint64:
+        high &= 0xFFFFFFFF
+    return high.to(torch.float64) * 2.0**32, (bits & 0xFFFFFFFF).to(torch.float64)
 
 
 def _survey(value, tick):
@@ -203,9 +226,10 @@ def _survey(value, tick):
 
 def _data_range(kind, reference, asked):
     """R and where it comes from."""
-    check_number("data_range", asked, "give a number above zero, or 0 to choose it by the kind of value.")
+    what = "give a number above zero, or 0 to choose it by the kind of value."
+    asked = given.number("data_range", asked, what)
     if not math.isfinite(asked) or asked < 0:
-        raise ParityError(f"data_range is {asked:g}: give a number above zero, or 0 to choose it by the kind of value.")
+        raise ParityError(f"data_range is {asked:g}: {what}")
     if asked > 0:
         return asked, "as given"
     if kind == "IMAGE":
@@ -242,18 +266,21 @@ class _Sums:
         self.absolute = self.squared = self.max_abs = self.max_rel = 0.0
         self.dot = self.left = self.right = 0.0
 
-    def add(self, left, right):
+    def add(self, left, right, apart=None):
+        """apart: how far they are from each other, where that is not the difference of the two."""
         finite = left.isfinite() & right.isfinite()
         if not finite.all():
             # NaN beside NaN and an infinity beside the same infinity agree; anything else not finite does not.
             same = (left == right) | (left.isnan() & right.isnan())
             self.unlike += int((~finite & ~same).sum())
             left, right = left[finite], right[finite]
+            apart = None if apart is None else apart[finite]
         if left.numel() == 0:
             return
         if self.unit != 1:
             left, right = left / self.unit, right / self.unit
-        error = (left - right).abs_()
+            apart = None if apart is None else apart / self.unit
+        error = (left - right).abs_() if apart is None else apart
         self.compared += error.numel()
         self.absolute += float(error.sum())
         self.squared += float(error.square().sum())

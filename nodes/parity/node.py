@@ -8,6 +8,9 @@ from .pictures import as_images
 from .vae import DECODE, OPERATIONS, Request, parity
 from .verdict import Tolerances
 
+# dB. ComfyUI fills in no default of an optional input that a prompt leaves out: `execute` has the same ones.
+COMPARE_PSNR, VAE_PSNR = 40.0, 25.0
+
 
 def _tolerances(min_psnr):
     """The inputs that decide pass or fail, the same on both nodes."""
@@ -58,15 +61,15 @@ class MetalParityCompare(io.ComfyNode):
             inputs=[
                 io.AnyType.Input("value", tooltip="What to judge: IMAGE, LATENT, MASK, VIDEO or another tensor."),
                 io.AnyType.Input("reference", tooltip="What it should be: the same kind and shape."),
-                *_tolerances(40.0),
+                *_tolerances(COMPARE_PSNR),
             ],
             outputs=_outputs(),
             is_output_node=True,
         )
 
     @classmethod
-    def execute(cls, value, reference, data_range=0.0, **tolerances):
-        result = compare(value, reference, Tolerances(**tolerances), data_range, tick)
+    def execute(cls, value, reference, min_psnr=COMPARE_PSNR, data_range=0.0, **tolerances):
+        result = compare(value, reference, Tolerances(min_psnr, **tolerances), data_range, tick)
         picture = result.picture.image
         shown = _shown(cls, result.text, picture)
         return io.NodeOutput(result.text, result.json, result.passed, picture, result.metrics.psnr, ui=shown)
@@ -96,7 +99,7 @@ class MetalParityVAE(io.ComfyNode):
                              tooltip="Edge of the centre crop or of a tile, in pixels of the picture."),
                 io.Int.Input("frames", default=0, min=0, max=100000, optional=True,
                              tooltip="At most this many images, video frames or latent frames. 0: all."),
-                *_tolerances(25.0),
+                *_tolerances(VAE_PSNR),
             ],
             outputs=[
                 *_outputs(),
@@ -107,9 +110,10 @@ class MetalParityVAE(io.ComfyNode):
         )  # fmt: skip
 
     @classmethod
-    def execute(cls, vae, image_or_latent, operation, region, size=512, frames=0, data_range=0.0, **tolerances):
-        request = Request(operation, region, size, frames)
-        result = parity(vae, image_or_latent, request, Tolerances(**tolerances), hooks("parity"), data_range)
+    def execute(cls, vae, image_or_latent, operation, region, size=512, frames=0, min_psnr=VAE_PSNR, data_range=0.0,
+                **tolerances):
+        request, asked = Request(operation, region, size, frames), Tolerances(min_psnr, **tolerances)
+        result = parity(vae, image_or_latent, request, asked, hooks("parity"), data_range)
         final, picture = result.comparison, result.comparison.picture.image
         images = as_images(result.device, result.cpu)
         shown = _shown(cls, result.text, picture)

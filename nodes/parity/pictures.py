@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
-from .metrics import as_float64, frame_indices
-from .values import on_cpu
+from .metrics import BLOCK, as_float64, frame_indices
+from .values import on_cpu, plain
 
 MAX_ROWS = 4
 SMALLEST, LARGEST = 256, 640  # a panel's longer edge in pixels
@@ -33,8 +33,8 @@ class Picture:
     rows: tuple
 
 
-def sheet(value, reference, metrics):
-    """The `Picture` of a comparison of two `Value`s."""
+def sheet(value, reference, metrics, tick=lambda: None):
+    """The `Picture` of a comparison of two `Value`s, made in blocks; `tick` is called once a block."""
     chosen = _worst_rows(metrics)
     planes = []
     for row in chosen:
@@ -46,10 +46,9 @@ def sheet(value, reference, metrics):
         frame = metrics.frames[row]
         white = _round_up(frame.max_abs)
         number = f" {row}" if len(metrics.frames) > 1 else ""
-        panels = (_side(one, colours), _side(other, colours), _difference(one, other, white))
+        panels = (*(_fit(_side(side, colours, tick)) for side in (one, other)), _difference(one, other, white, tick))
         titles = (value.name + number, reference.name + number, _scale(frame, white))
-        fitted = [_fit(panel, keep_peaks) for panel, keep_peaks in zip(panels, (False, False, True), strict=True)]
-        cells.append(list(zip(titles, fitted, strict=True)))
+        cells.append(list(zip(titles, panels, strict=True)))
         rows.append((row, white))
     image = _lay_out(cells)
     return Picture(torch.from_numpy(np.array(image, np.float32) / 255)[None], tuple(rows))
@@ -88,14 +87,21 @@ def _scale(frame, white):
 
 
 def _plane(kind, tensor):
-    """One picture as float64 [H, W, C] on the CPU."""
+    """One picture as a tensor [H, W, C] of real numbers, in its own dtype and place: it may be large."""
+    tensor = plain(tensor)
     if kind == "IMAGE":
-        return as_float64(tensor).numpy()
-    if kind == "LATENT" and tensor.ndim == 3:
-        return as_float64(tensor).permute(1, 2, 0).numpy()
+        return tensor
+    if kind == "LATENT" and tensor.ndim == 3 and not tensor.is_complex():
+        return tensor.permute(1, 2, 0)
     if kind == "MASK":
-        return as_float64(tensor)[..., None].numpy()
+        return tensor[..., None]
     return _fold(tensor)[..., None]
+
+
+def _blocks(plane):
+    """Slices of rows."""
+    step = max(1, BLOCK // (plane.shape[1] * plane.shape[2]))
+    return [slice(start, start + step) for start in range(0, plane.shape[0], step)]
 
 
 def _fold(tensor):
@@ -104,14 +110,14 @@ def _fold(tensor):
     if tensor.ndim >= 2:
         height, width = math.prod(tensor.shape[:-1]), tensor.shape[-1]
         if max(height, width) <= 8 * min(height, width) and height * width <= 4 * limit:
-            return as_float64(tensor).reshape(height, -1).numpy()
+            return as_float64(tensor).reshape(height, -1)
     tensor = tensor if tensor.is_contiguous() else on_cpu(tensor)  # there a copy in rows is always possible
     flat = as_float64(tensor.reshape(-1)[:limit] if tensor.numel() > limit else tensor.reshape(-1)).reshape(-1)
     width = max(1, math.isqrt(flat.numel()))
     height = -(-flat.numel() // width)
     padded = flat.new_zeros(height * width)
     padded[: flat.numel()] = flat
-    return padded.reshape(height, width).numpy()
+    return padded.reshape(height, width)
 
 
 def _colouring(kind, references):
@@ -119,8 +125,8 @@ def _colouring(kind, references):
     if kind in ("IMAGE", "MASK"):
         return lambda plane: plane[..., : 3 if plane.shape[-1] >= 3 else 1]
     by_channels = {}  # the parts of a nested latent (video and audio) may differ in theirs
-    for plane in references:
-        by_channels.setdefault(plane.shape[-1], []).append(plane.reshape(-1, plane.shape[-1]))
+    for plane in map(as_float64, references):
+        by_channels.setdefault(plane.shape[-1], []).append(plane.reshape(-1, plane.shape[-1]).numpy())
     mappings = {channels: _projection(np.concatenate(pixels)) for channels, pixels in by_channels.items()}
     return lambda plane: mappings[plane.shape[-1]](plane)
 
@@ -144,50 +150,64 @@ def _projection(pixels):
     return lambda plane: ((np.nan_to_num(plane, posinf=0, neginf=0) / largest - mean) @ axes - low) / span
 
 
-def _side(plane, colours):
-    rgb = np.clip(np.nan_to_num(colours(plane), nan=0, posinf=0, neginf=0), 0, 1) * 255
-    return _mark(np.broadcast_to(rgb, (*plane.shape[:2], 3)).round().astype(np.uint8), ~np.isfinite(plane).all(axis=-1))
+def _side(plane, colours, tick=lambda: None):
+    """A plane as it is shown, [H, W, 3] of uint8."""
+    shown = np.empty((*plane.shape[:2], 3), np.uint8)
+    for rows in _blocks(plane):
+        tick()
+        block = as_float64(plane[rows]).numpy()
+        rgb = np.clip(np.nan_to_num(colours(block), nan=0, posinf=0, neginf=0), 0, 1) * 255
+        shown[rows] = rgb.round()
+        shown[rows][~np.isfinite(block).all(axis=-1)] = MAGENTA
+    return shown
 
 
-def _difference(one, other, white):
-    unlike = ~np.isfinite(one) | ~np.isfinite(other)
+def _difference(one, other, white, tick):
+    """The panel of the heat map. Where it is shrunk a pixel shows the largest of those that it stands for: one wrong
+    pixel must stay visible."""
+    error, unlike = torch.empty(one.shape[:2]), torch.empty(one.shape[:2], dtype=torch.bool)
     scale = white or 1
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = np.abs(one / scale - other / scale) if scale > 1 else np.abs(one - other) / scale
-    error = np.where(unlike, 0, error).max(axis=-1)
-    position = np.clip(error, 0, 1) * (len(HEAT) - 1)
+    for rows in _blocks(one):
+        tick()
+        left, right = as_float64(one[rows]), as_float64(other[rows])
+        strange = ~(left.isfinite() & right.isfinite())
+        apart = (left / scale - right / scale).abs() if scale > 1 else (left - right).abs() / scale
+        error[rows] = apart.masked_fill_(strange, 0).amax(-1).clamp_(max=1).float()
+        unlike[rows] = strange.any(-1)
+    error, unlike = _shrunk(error).numpy().astype(np.float64), _grown(_shrunk(unlike.float())) if unlike.any() else None
+    position = error * (len(HEAT) - 1)
     below = np.minimum(position.astype(int), len(HEAT) - 2)
     rgb = HEAT[below] + (HEAT[below + 1] - HEAT[below]) * (position - below)[..., None]
-    return _mark(rgb.round().astype(np.uint8), _grown(unlike.any(axis=-1)))
+    panel = rgb.round().astype(np.uint8)
+    if unlike is not None:
+        panel[unlike] = MAGENTA
+    return _fit(panel)
 
 
 def _grown(where):
     """Five pixels wide, so that a single one can be seen."""
-    if not where.any():
-        return where
-    plane = torch.from_numpy(where)[None].float()
-    return torch.nn.functional.max_pool2d(plane, 5, stride=1, padding=2)[0].numpy() > 0
+    return torch.nn.functional.max_pool2d(where[None], 5, stride=1, padding=2)[0].numpy() > 0
 
 
-def _mark(rgb, where):
-    if where.any():
-        rgb = rgb.copy()
-        rgb[where] = MAGENTA
-    return rgb
-
-
-def _fit(panel, keep_peaks):
-    """Scaled to a panel's size. A shrunk difference keeps its brightest pixels: one wrong pixel must stay visible."""
-    height, width = panel.shape[:2]
+def _panel_size(height, width):
+    """Of a picture that is too large for a panel; None for one that is not."""
     longer = max(height, width)
-    if longer > LARGEST:
-        size = (max(1, height * LARGEST // longer), max(1, width * LARGEST // longer))
-        if keep_peaks:
-            planes = torch.from_numpy(np.ascontiguousarray(panel)).permute(2, 0, 1).float()
-            peaks = torch.nn.functional.adaptive_max_pool2d(planes, size)
-            return Image.fromarray(peaks.permute(1, 2, 0).to(torch.uint8).numpy())
+    return (max(1, height * LARGEST // longer), max(1, width * LARGEST // longer)) if longer > LARGEST else None
+
+
+def _shrunk(plane):
+    """[H, W] at its panel's size, by the largest of what falls together."""
+    size = _panel_size(*plane.shape)
+    return plane if size is None else torch.nn.functional.adaptive_max_pool2d(plane[None], size)[0]
+
+
+def _fit(panel):
+    """At a panel's size: shrunk by the mean, enlarged by whole pixels."""
+    height, width = panel.shape[:2]
+    size = _panel_size(height, width)
+    if size is not None:
         return Image.fromarray(panel).resize(size[::-1], Image.Resampling.BOX)
-    times = max(1, SMALLEST // longer)
+    times = max(1, SMALLEST // max(height, width))
     return Image.fromarray(panel).resize((width * times, height * times), Image.Resampling.NEAREST)
 
 

@@ -8,7 +8,8 @@ from fractions import Fraction
 
 import torch
 
-from .values import ParityError, check_choice
+from ..given import choice
+from .values import ParityError
 
 WHOLE, CROP, TILES = "whole", "centre crop", "tiles"
 REGIONS = (WHOLE, CROP, TILES)
@@ -42,9 +43,9 @@ class Window:
 def windows(height, width, region, size, step=1):
     """The `Window`s of an input; `size` is the longest edge of a crop or of what a tile keeps.
 
-    Raises ParityError when nothing is left of the input, or for another region.
+    Raises ParityError when nothing is left of the input, Unfit for another region.
     """
-    check_choice("region", region, REGIONS)
+    choice("region", region, REGIONS)
     if height < step or width < step:
         raise ParityError(f"The input is {width} x {height}: this VAE needs at least {step} x {step}.")
     if region == WHOLE:

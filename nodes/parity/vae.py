@@ -8,18 +8,20 @@ from dataclasses import dataclass
 
 import torch
 
+from .. import given
 from ..progress import Hooks
 from . import cpu_copy, estimate, kernels_used, plan
 from .compare import Comparison, compare
+from .metrics import blocks
 from .vae_report import Facts, as_dict, describe
-from .values import ParityError, Value, check_choice, described, read, short
+from .values import ParityError, Value, read, short
 from .watch import Watch, Work
 
 DECODE, ENCODE, ROUND_TRIP = "decode", "encode", "round trip"
 INPUT = "image_or_latent"  # the node's input, for messages
 OPERATIONS = (DECODE, ENCODE, ROUND_TRIP)
 DEVICE_SHARE = 0.1  # of the progress bar
-PIECE = 8  # edge of the piece that is run first, in latent cells; and what part of the picture's edge it is at least
+PIECE = 8  # edge of the piece that is run first, in latent cells; and what part of what is run its edge is at least
 RESULT = {ENCODE: "LATENT", DECODE: "IMAGE"}
 PARTS = {ENCODE: "encoder", DECODE: "decoder"}  # where a model keeps what a step runs
 _INSTEAD = "run it with --cpu in a second ComfyUI and compare the two results with Metal Parity Compare."
@@ -78,18 +80,18 @@ def parity(vae, thing, request, tolerances, hooks=None, data_range=0.0, availabl
     vae    ComfyUI's VAE or anything shaped like it: `decode` and `encode`, and torch modules among its attributes.
     thing  an IMAGE [B, H, W, C] or a LATENT, as they come over the wire.
 
-    Raises ParityError, one sentence for the user, for what can't be run or compared; whatever `hooks.tick` raises; and
-    what the VAE itself raises on the device.
+    Raises ParityError (or `given.Unfit`), one sentence for the user, for what can't be run or compared; whatever
+    `hooks.tick` raises; and what the VAE itself raises on the device.
     """
     hooks = hooks or Hooks()
-    check_choice("operation", request.operation, OPERATIONS)
-    check_choice("region", request.region, plan.REGIONS)
+    request = _checked(request)
     source = _source(thing, request)
     steps = _steps(vae, source, request)
     places, pieces = _pieces(vae, source, request)
     need = _need(vae, steps, source, places, pieces, available())
     hooks.say(need.describe())
     estimate.refuse_if_short(need)
+    _refuse_nothing_finite(source, pieces, places, hooks.tick)
     job = Job(steps, source.kind, places, pieces)
     rough = _rough_seconds(vae, job, hooks)
     took = "how long it takes is known once the device has run" if rough is None else \
@@ -118,6 +120,16 @@ def parity(vae, thing, request, tolerances, hooks=None, data_range=0.0, availabl
     return Parity(ours, theirs, stages[-1], describe(facts, stages), as_dict(facts, stages))
 
 
+def _checked(request):
+    """The request as numbers and texts of Python; raises Unfit for what is none, or not one of the choices."""
+    return Request(
+        given.choice("operation", request.operation, OPERATIONS),
+        given.choice("region", request.region, plan.REGIONS),
+        given.whole("size", request.size, 1, "give the edge of a crop or tile in pixels."),
+        given.whole("frames", request.frames, 0, "give 0 for all of them, or how many."),
+    )
+
+
 def _source(thing, request):
     """The input as a `Value` of one IMAGE or LATENT tensor, cut to the frames asked for."""
     source = read(INPUT, thing)
@@ -131,20 +143,21 @@ def _source(thing, request):
         )
     if not tensor.is_floating_point():
         raise ParityError(f"{INPUT} is {_a(source.kind)} of {short(tensor.dtype)}: it must be floating point.")
-    for name, least, what in (
-        ("frames", 0, "give 0 for all of them, or how many."),
-        ("size", 1, "give the edge of a crop or tile in pixels."),
-    ):
-        asked = getattr(request, name)
-        if not isinstance(asked, int) or isinstance(asked, bool):
-            raise ParityError(f"{name} is {described(asked)}: {what}")
-        if asked < least:
-            raise ParityError(f"{name} is {asked}: {what}")
     if request.frames:
         tensor = tensor[:, :, : request.frames] if tensor.ndim == 5 else tensor[: request.frames]
-    if not tensor.isfinite().any():
-        raise ParityError(f"{INPUT} is all NaN or infinite ({source.kind} of shape {tuple(tensor.shape)}).")
     return Value(INPUT, source.kind, (tensor.detach().to("cpu"),))
+
+
+def _refuse_nothing_finite(source, pieces, places, tick):
+    """Looks at what is run, a block at a time and only until a number is found: the rest may be large."""
+    for item in pieces:
+        for window in places:
+            part = _part(item, source.kind, window)
+            for index in blocks(part.shape):
+                tick()
+                if part[index].isfinite().any():
+                    return
+    raise ParityError(f"{INPUT} is all NaN or infinite ({source.kind} of shape {tuple(source.tensors[0].shape)}).")
 
 
 def _steps(vae, source, request):
@@ -216,7 +229,7 @@ def _run(vae, job, tick, done, weights=None):
     for item in job.pieces:
         parts = [[] for _ in job.steps]
         for window in job.places:
-            cut = _cut(item, job.kind, window)
+            cut = _part(item, job.kind, window).clone()  # a model may write into its input
             with Watch(lambda now, so_far=work.flops: tick(so_far + now.flops), weights) as watch:
                 for position, step in enumerate(job.steps):
                     cut = _step(vae, step, cut)
@@ -272,7 +285,8 @@ def _rough_seconds(vae, job, hooks):
             raise
 
     try:
-        places = plan.windows(height, width, plan.CROP, max(PIECE * cell, max(height, width) // PIECE), cell)
+        longest = max(max(window.height, window.width) for window in job.places)
+        places = plan.windows(height, width, plan.CROP, max(PIECE * cell, longest // PIECE), cell)
         small = Job(job.steps, job.kind, places, job.pieces[:1])
         work = _run(vae, small, tick, lambda _: None).work
     except Exception:
@@ -303,10 +317,10 @@ def _run_on_cpu(vae, job, work, hooks):
             ) from problem
 
 
-def _cut(item, kind, window):
-    """The window's part of an item, in memory of its own: a model may write into its input."""
+def _part(item, kind, window):
+    """The window's part of an item."""
     rows, columns = slice(window.top, window.bottom), slice(window.left, window.right)
-    return (item[:, rows, columns] if kind == "IMAGE" else item[..., rows, columns]).clone()
+    return item[:, rows, columns] if kind == "IMAGE" else item[..., rows, columns]
 
 
 def _step(vae, step, tensor):
@@ -340,6 +354,11 @@ def _axes(step, tensor):
 
 
 def _refuse_nan(result, reference, step, where):
+    if result.isnan().all() and reference.isnan().all():
+        raise ParityError(
+            f"Both sides, the CPU in float32 too, gave nothing but NaN for '{step}': that is this VAE's weights or its "
+            "input, not the device."
+        )
     if result.isnan().all() and not reference.isnan().any():
         raise ParityError(
             f"{where} gave nothing but NaN for '{step}' and the CPU in float32 did not: the dtype overflows or a "

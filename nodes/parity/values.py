@@ -2,16 +2,20 @@
 
 Kinds: IMAGE (also the frames of a VIDEO), MASK, LATENT, AUDIO, CONDITIONING, TENSOR (anything else).
 """
-import numbers
+import functools
 from dataclasses import dataclass, replace
 
 import torch
 
+from ..given import Unfit, described
+
 IMAGE_CHANNELS = (1, 3, 4)
 
 
-class ParityError(ValueError):
+class ParityError(Unfit):
     """Something that can't be compared. The text is for the person at the graph: what was wrong, what to do."""
+
+    __module__ = Unfit.__module__
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,8 @@ class Value:
 
     @property
     def numel(self):
-        return sum(tensor.numel() for tensor in self.tensors)
+        """Numbers: a complex one is two."""
+        return sum(tensor.numel() * (2 if tensor.is_complex() else 1) for tensor in self.tensors)
 
     def describe(self):
         """`LATENT (1, 16, 8, 8) float32 on cpu`"""
@@ -46,9 +51,12 @@ class Value:
 def plain(tensor):
     """Detached, and dequantised if it is comfy_kitchen's QuantizedTensor or one of torch's own."""
     tensor = tensor.detach()
-    if tensor.is_quantized or type(tensor) not in (torch.Tensor, torch.nn.Parameter) and hasattr(tensor, "dequantize"):
-        tensor = tensor.dequantize()
-    return tensor
+    return tensor.dequantize() if _is_quantised(tensor) else tensor
+
+
+def _is_quantised(tensor):
+    special = type(tensor) not in (torch.Tensor, torch.nn.Parameter)
+    return tensor.is_quantized or special and hasattr(tensor, "dequantize")
 
 
 def on_cpu(tensor):
@@ -57,21 +65,6 @@ def on_cpu(tensor):
     if tensor.device.type != "cpu" and _is_fp8(tensor):
         return tensor.view(torch.uint8).to("cpu").view(tensor.dtype)
     return tensor.to("cpu")
-
-
-def check_number(name, thing, what):
-    """`thing` where it is a number: a linked input may carry anything. Raises ParityError, which says `what` to
-    give."""
-    if isinstance(thing, numbers.Real) and not isinstance(thing, bool):
-        return thing
-    raise ParityError(f"{name} is {described(thing)}: {what}")
-
-
-def check_choice(name, thing, choices):
-    """Raises ParityError, which names the value, unless it is one of these texts: a combo may be linked to anything."""
-    if not isinstance(thing, str) or thing not in choices:
-        named = described(thing).removeprefix("the str ")
-        raise ParityError(f"{name} is {named}: choose one of {', '.join(choices)}.")
 
 
 def short(dtype):
@@ -96,6 +89,11 @@ def read(name, thing):
                 f"{name} is a meta tensor of shape {tuple(tensor.shape)}, which has a shape and no numbers: there is "
                 "nothing to compare."
             )
+        if not (_is_quantised(tensor) or _is_readable(tensor.dtype)):
+            raise ParityError(
+                f"{name} is a tensor of {short(tensor.dtype)}, whose numbers torch can't read: dequantise it before "
+                "comparing it."
+            )
         if tensor.numel() == 0:
             raise ParityError(f"{name} is an empty {kind} of shape {tuple(tensor.shape)}: there is nothing to compare.")
         if _is_integer_image(kind, tensor):
@@ -106,9 +104,14 @@ def read(name, thing):
     return Value(name, kind, tuple(tensors), rate=thing.get("sample_rate") if kind == "AUDIO" else None)
 
 
-def settle_masks(value, reference):
-    """A [B, H, W] tensor is a MASK only by its shape. When the reference's numbers are not 0 to 1, it is something else
-    (an embedding, say): both come back as TENSOR."""
+def settle(value, reference):
+    """A bare tensor's kind is a guess by its shape and dtype. Both come back as TENSOR where the guess was wrong: a
+    [B, H, W] whose reference's numbers are not 0 to 1 is no MASK (but an embedding, say), nor is a weight beside its
+    FP8 or integer values."""
+    guessed = {value.kind, reference.kind}
+    shapes = [[tensor.shape for tensor in one.tensors] for one in (value, reference)]
+    if len(guessed) == 2 and "TENSOR" in guessed and guessed & {"IMAGE", "MASK"} and shapes[0] == shapes[1]:
+        return replace(value, kind="TENSOR"), replace(reference, kind="TENSOR")
     if value.kind == reference.kind == "MASK" and not all(_within_unit(tensor) for tensor in reference.tensors):
         return replace(value, kind="TENSOR"), replace(reference, kind="TENSOR")
     return value, reference
@@ -116,10 +119,15 @@ def settle_masks(value, reference):
 
 def check_alike(value, reference):
     """Raise ParityError when the two can't be compared element by element."""
-    if value.kind != reference.kind:
+    if {value.kind, reference.kind} == {"IMAGE", "LATENT"}:
         raise ParityError(
             f"{value.name} is {_article(value.kind)} {value.kind} and {reference.name} is {_article(reference.kind)} "
             f"{reference.kind}: compare two values of the same kind (encode or decode one of them first)."
+        )
+    if value.kind != reference.kind:
+        raise ParityError(
+            f"{value.name} is {value.describe()} and {reference.name} is {reference.describe()}: compare two values of "
+            "the same kind and shape."
         )
     if None not in (value.rate, reference.rate) and value.rate != reference.rate:
         raise ParityError(
@@ -163,22 +171,37 @@ def _unpack(name, thing):
         return "IMAGE", [thing.get_components().images]
     if isinstance(thing, (list, tuple)) and thing:
         if all(isinstance(entry, (list, tuple)) and len(entry) == 2 and isinstance(entry[1], dict) for entry in thing):
-            return "CONDITIONING", [entry[0] for entry in thing]
+            return "CONDITIONING", [part for entry in thing for part in _conditioning(*entry)]
         if all(isinstance(entry, torch.Tensor) for entry in thing):
             return "TENSOR", list(thing)
     raise ParityError(f"{name} is {described(thing)}, which holds no tensor to compare: {_CONNECT}")
 
 
+def _conditioning(tokens, more):
+    pooled = more.get("pooled_output")
+    return [tokens] if pooled is None else [tokens, pooled]
+
+
 def _kind(tensor):
     """IMAGE is [B, H, W, C], MASK a float [H, W] or [B, H, W]: a tensor doesn't say what it is, so shape decides. FP8
     holds weights, whatever their shape."""
-    if _is_fp8(tensor):
+    if _is_fp8(tensor) or tensor.is_complex():
         return "TENSOR"
     if tensor.ndim == 4 and tensor.shape[-1] in IMAGE_CHANNELS:
         return "IMAGE"
     if tensor.ndim in (2, 3) and (tensor.is_floating_point() or tensor.dtype == torch.bool):
         return "MASK"
     return "TENSOR"
+
+
+@functools.cache
+def _is_readable(dtype):
+    """Whether torch converts its numbers on the CPU: it does not for those packed several to a byte."""
+    try:
+        torch.empty(1, dtype=dtype).to(torch.complex128 if dtype.is_complex else torch.float64)
+    except (RuntimeError, TypeError):  # NotImplementedError is a RuntimeError
+        return False
+    return True
 
 
 def _is_fp8(tensor):
@@ -201,13 +224,3 @@ def _is_integer_image(kind, tensor):
 
 def _article(kind):
     return "an" if kind[0] in "AI" else "a"
-
-
-def described(thing):
-    """`the str 'no'`, `nothing (None)`, `of type dict`: a value in a sentence."""
-    if thing is None:
-        return "nothing (None)"
-    if isinstance(thing, (bool, int, float, str)):
-        text = repr(thing)
-        return f"the {type(thing).__name__} {text if len(text) <= 40 else text[:37] + '...'}"
-    return f"of type {type(thing).__name__}"

@@ -2,7 +2,8 @@
 import math
 from dataclasses import dataclass
 
-from .values import ParityError, check_number, described
+from .. import given
+from ..given import Unfit
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class Tolerances:
     min_cosine     from 0 to 1.
     exact          every element equal (NaN beside NaN counts as equal).
 
-    Raises ParityError for a negative or non-finite number or none at all, a cosine above 1, an `exact` that is no bool.
+    Raises Unfit for a negative or non-finite number or none at all, a cosine above 1, an `exact` that is no bool.
     """
 
     min_psnr: float = 0.0
@@ -27,13 +28,13 @@ class Tolerances:
     def __post_init__(self):
         for name in ("min_psnr", "max_abs_error", "max_rel_error", "min_cosine"):
             what = "give a number of 0 or more (0 means that it is not checked)."
-            asked = check_number(name, getattr(self, name), what)
+            asked = given.number(name, getattr(self, name), what)
             if not math.isfinite(asked) or asked < 0:
-                raise ParityError(f"{name} is {asked}: {what}")
-        if not isinstance(self.exact, bool):
-            raise ParityError(f"exact is {described(self.exact)}: give true or false.")
+                raise Unfit(f"{name} is {asked:g}: {what}")
+            object.__setattr__(self, name, asked)
+        object.__setattr__(self, "exact", given.flag("exact", self.exact))
         if self.min_cosine > 1:
-            raise ParityError(f"min_cosine is {self.min_cosine:g}: a cosine is at most 1.")
+            raise Unfit(f"min_cosine is {self.min_cosine:g}: a cosine is at most 1.")
 
 
 def failures(metrics, tolerances):

@@ -6,6 +6,8 @@ values are a dict, kernel -> "auto" | "on" | "off"; a kernel that it does not na
 import reprlib
 from typing import NamedTuple
 
+from ..given import described
+
 SWITCH = "MetalKernelsSwitch"
 MODES = ("auto", "on", "off")
 DEFAULT = "auto"  # of an input that a prompt leaves out
@@ -23,7 +25,7 @@ class Ruling(NamedTuple):
 NONE = Ruling({})
 
 
-def govern(graph, node_id, values):
+def govern(graph, node_id, values, known=None):
     """The ruling over one node.
 
     The nearest switch among its ancestors, by number of links, wins. A node made by expansion that has none among its
@@ -31,13 +33,25 @@ def govern(graph, node_id, values):
 
     values  switch id -> its dict, or None where they can't be known: its values come by a link and it has not run, or
             may not have (beyond a lazy input). Such a switch governs nothing.
+    known   node id -> Ruling, of earlier calls with the same values; what is found now is added. A graph only grows:
+            nothing that is added to it comes upstream of a node that is there already. Cache keys ask again and again.
     """
+    known, asked, ruling = {} if known is None else known, [], NONE
     while node_id is not None:
+        if node_id in known:
+            ruling = known[node_id]
+            break
+        asked.append(node_id)
         switches = nearest(graph, node_id)
         if switches:
-            return Ruling(*_agreed([found for found in map(values, switches) if found is not None], switches))
+            said = list(map(values, switches))
+            if None in said:  # they may be known later
+                known = {}
+            ruling = Ruling(*_agreed([found for found in said if found is not None], switches))
+            break
         node_id = graph.get_parent_node_id(node_id)
-    return NONE
+    known.update(dict.fromkeys(asked, ruling))
+    return ruling
 
 
 def _agreed(known, switches):
@@ -146,8 +160,8 @@ def check(values):
     """Raises ValueError, in one sentence that names the value, for a mode that does not exist."""
     for kernel, value in values.items():
         if not is_mode(value):
-            plain = value is None or isinstance(value, (str, int, float, list, tuple, dict))
-            named = reprlib.repr(value) if plain else f"of type {type(value).__name__}"
+            contained = value is None or isinstance(value, (list, tuple, dict))
+            named = reprlib.repr(value) if contained else described(value).removeprefix(f"the {type(value).__name__} ")
             raise ValueError(f"{kernel} of the Metal Kernels Switch is {named}: it must be auto, on or off.")
 
 

@@ -44,6 +44,7 @@ class Session:
         self.prompt = prompt
         self.values = {}  # switch id -> values, of the switches that ran in this prompt or were found in its cache
         self.rulings = {}  # node id -> Ruling, of the nodes that have started
+        self._known = {}  # node id -> Ruling, under the values known now
         self.calls = []
         self.overlapped = {}  # node id -> ids of the nodes that it overlapped with
         self.spoiled = set()  # ids of the nodes that did not run as their cache keys say, and of those after them
@@ -92,14 +93,25 @@ class Session:
         """What the switch said in this prompt, or when its output was cached; None where neither is known."""
         if switch_id not in self.values:
             outputs = self.prompt.cached_outputs(switch_id)
-            if outputs and len(outputs) > 1 and outputs[1]:
-                self.values[switch_id] = from_text(outputs[1][0])
+            # One text for each item of a list; items that were blocked upstream have none, the others agree.
+            texts = outputs[1] if outputs and len(outputs) > 1 else ()
+            said = [values for values in map(from_text, texts or ()) if values is not None]
+            if said:
+                self.learn(switch_id, said[0])
         return self.values.get(switch_id)
+
+    def learn(self, switch_id, values):
+        """The values of a switch, now known; None: no longer."""
+        self._known = {}
+        if values is None:
+            self.values.pop(switch_id, None)
+        else:
+            self.values[switch_id] = values
 
     def ruling(self, node_id):
         if not self.has_switch():
             return NONE
-        return govern(self.graph, node_id, lambda switch_id: self.values_of(switch_id, node_id))
+        return govern(self.graph, node_id, lambda switch_id: self.values_of(switch_id, node_id), self._known)
 
     def unsure(self, node_id, switches):
         """Those of the node's switches that do not count, because they are not written and beyond a lazy input."""
@@ -164,7 +176,7 @@ class Governor(execution.Listener):
                 self._read_cached_switches()
                 session.prompt.mark_cache_keys(session.cache_mark)
             if is_switch(session.graph, node_id):
-                session.values.pop(node_id, None)
+                session.learn(node_id, None)
             else:
                 session.rulings[node_id] = session.ruling(node_id)
 
@@ -221,7 +233,9 @@ class Governor(execution.Listener):
         with self._lock:
             session = self._session
             node_id = session.calls[-1].node_id
-            known = session.values.setdefault(node_id, values)
+            if node_id not in session.values:
+                session.learn(node_id, values)
+            known = session.values[node_id]
             if known != values:
                 raise ValueError(
                     f"{session.prompt.name(node_id)} was given a list of different values ({as_text(known)}, then "

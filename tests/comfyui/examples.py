@@ -25,12 +25,14 @@ def read(*parts):
 
 
 def with_stand_ins(prompt):
-    """The prompt with checkpoints replaced, and pictures so small and few that the software device takes seconds."""
+    """The prompt with checkpoints replaced, and pictures so small that the software device takes seconds; a video has
+    five frames, which are smaller still."""
     prompt = copy.deepcopy(prompt)
+    edge = 256 if any("amount" in entry["inputs"] for entry in prompt.values()) else 512
     for entry in prompt.values():
         if entry["class_type"] in STAND_INS:
             entry["class_type"], entry["inputs"] = STAND_INS[entry["class_type"]]
-        for name, most in ("width", 512), ("height", 512), ("amount", 1):
+        for name, most in ("width", edge), ("height", edge), ("amount", 5):
             if isinstance(entry["inputs"].get(name), int):
                 entry["inputs"][name] = min(most, entry["inputs"][name])
     return prompt

@@ -14,6 +14,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PACK, TEST_PACK = "metal-kernels", "metal-kernels-test-nodes"
+# A server under test fetches nothing and installs nothing: some ComfyUI forks do at their start.
+ALONE = {"HF_HUB_OFFLINE": "1", "PIP_NO_INDEX": "1"}
 
 
 class ComfyUI:
@@ -112,7 +114,7 @@ def running(comfyui, faults="2.13", environment=None, seconds=600, arguments=())
                    "--database-url", "sqlite:///:memory:", *arguments]
         with log.open("w") as out:
             process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT,
-                                       env={**os.environ, "HF_HUB_OFFLINE": "1", **(environment or {})})
+                                       env={**os.environ, **ALONE, **(environment or {})})
         try:
             server = ComfyUI(process, port, Path(folder), log)
             server.wait(seconds)

@@ -22,6 +22,7 @@ def stopped_by(comfyui, graph, node_id):
     assert entry["status"]["status_str"] == "error", entry["outputs"]
     said = error(entry)
     assert said["node_id"] == node_id and "after" not in entry["outputs"]
+    assert "/" not in said["exception_type"], "no path of the user's disk"
     sentence = said["exception_message"].strip()
     assert "\n" not in sentence, "and no kernel is named that had no part in it"
     return sentence
@@ -50,8 +51,8 @@ def stopped_by(comfyui, graph, node_id):
     (tensor("empty mask"), tensor("mask"), "value is an empty MASK of shape (0, 16, 16): there is nothing to compare."),
     (tensor("embedding"), tensor("empty tensor"),
      "reference is an empty TENSOR of shape (1, 7, 0, 5, 6): there is nothing to compare."),
-    (tensor("embedding"), tensor("mask"), "value is a TENSOR and reference is a MASK: compare two values of the same "
-     "kind (encode or decode one of them first)."),
+    (tensor("embedding"), tensor("mask"), "value is TENSOR (1, 7, 32, 5, 6) float32 on cpu and reference is MASK "
+     "(2, 16, 16) float32 on cpu: compare two values of the same kind and shape."),
     (tensor("integer picture"), SMALL, "value is an IMAGE of uint8: ComfyUI's images are floats from 0 to 1, so "
      "convert it first (image.float() / 255)."),
     (tensor("NaN mask"), tensor("mask"), "value is all NaN (every one of its 512 elements), there is nothing to "

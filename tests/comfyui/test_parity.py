@@ -27,6 +27,14 @@ def test_compare_shows_report_and_picture(comfyui):
     assert outputs["p"]["images"][0]["type"] == "temp"
 
 
+def test_a_tolerance_that_a_prompt_leaves_out_is_the_one_that_the_node_shows(comfyui):
+    """A prompt by HTTP need not name it, and ComfyUI fills none in."""
+    graph = {"a": node("EmptyImage", width=64, height=64, batch_size=1, color=0),
+             "b": node("EmptyImage", width=64, height=64, batch_size=1, color=0x505050), "p": compare("a", "b")}
+    _, (passed, psnr) = shown(comfyui, graph, ("p", 2), ("p", 4))
+    assert passed == "False" and float(psnr) < 15
+
+
 def test_the_frames_of_two_videos_are_compared(comfyui):
     graph = {"a": SMALL, "b": OTHER, "v": node("CreateVideo", images=("a", 0), fps=8.0),
              "w": node("CreateVideo", images=("b", 0), fps=8.0), "p": compare("v", "w"), "q": compare("v", "b")}

@@ -210,6 +210,17 @@ def test_a_switch_over_a_list_of_different_values_is_an_error(comfyui):
     assert "p" not in entry["outputs"]
 
 
+@pytest.mark.parametrize("graph", [
+    {"L": node("TestList", items="!,off"), "S": switch(pad=("L", 0))},
+    {"L": node("TestList", items="!,x"), "t": node("TestText", text="off"), "S": switch(("L", 0), pad=("t", 0))},
+    {"L": node("TestList", items="x,!"), "t": node("TestText", text="off"), "S": switch(("L", 0), pad=("t", 0))},
+], ids=["mode", "value", "last"])
+def test_a_list_of_which_an_item_is_blocked_is_governed_warm_as_cold(comfyui, graph):
+    for seed in 60, 61:
+        entry = comfyui.run({**graph, "p": pad("S", seed=seed)})
+        assert "stock" in by(entry, "p") and (seed == 60 or {"L", "S"} <= cached(entry))
+
+
 def test_a_lazy_branch_that_is_not_taken_governs_nothing(comfyui):
     graph = {"t": node("TestText", text="off"), "S": switch(pad=("t", 0)), "T": switch(pad="auto"),
              "z": node("TestLazy", a=("S", 0), b=("T", 0), chosen="b")}

@@ -57,8 +57,10 @@ def test_the_parity_node_sees_both(comfyui):
         entry = comfyui.run({"vae": node("TestTinyVAE"), "S": switch(("vae", 0), pad=mode),
                              "parity": node("MetalParityVAE", vae=("S", 0), image_or_latent=("vae", 1),
                                             operation="decode", region="whole"),
-                             "show": node("TestShow", value=("parity", 4))})
+                             "show": node("TestShow", value=("parity", 4)),
+                             "passed": node("TestShow", value=("parity", 2))})
         assert low < float(entry["outputs"]["show"]["shown"][0]["text"]) <= high
+        assert entry["outputs"]["passed"]["shown"][0]["text"] == str(mode == "on"), "by the node's own tolerance, 25 dB"
 
 
 def test_which_pads_of_the_real_wan_2_2_encoder_are_faulty(comfyui_path):

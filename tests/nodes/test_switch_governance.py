@@ -45,6 +45,42 @@ def test_it_governs_what_is_downstream_and_nothing_else(rules):
         assert settings(rules, made, outside) == rules.NONE
 
 
+def counted(made):
+    """How often the graph is asked for a node."""
+    calls, stock = [], made.get_node
+    made.get_node = lambda node_id: calls.append(node_id) or stock(node_id)
+    return calls
+
+
+def test_what_is_known_is_not_looked_for_again(rules):
+    """Cache keys ask for every pair of nodes: of a long chain, and of a loop, each round of which makes the next."""
+    chain = {"S": switch(pad="off")} | {f"{n}": under(f"{n - 1}" if n else "S") for n in range(100)}
+    rounds = [(f"r{n - 1}" if n else "99", {f"r{n}": under()}) for n in range(100)]
+    made = graph(chain, rounds)
+    calls, known = counted(made), {}
+
+    def ask(*node_ids):
+        before = len(calls)
+        for node_id in node_ids:
+            said = {} if node_id == "S" else {"pad": "off"}
+            assert rules.govern(made, node_id, lambda _: {"pad": "off"}, known).settings == said
+        return len(calls) - before
+
+    ask(*chain)
+    assert ask(*(f"r{n}" for n in range(100))) <= 300, "a round asks of the one before it alone"
+    assert ask(*chain, *(f"r{n}" for n in range(100))) == 0
+
+
+def test_a_ruling_by_values_that_are_not_known_yet_is_not_kept(rules):
+    made = graph({"S": switch(pad=["t", 0]), "t": under(), "a": under("S"), "b": under("a")}, [("b", {"c": under()})])
+    known, values = {}, {}
+    for _ in range(2):
+        assert rules.govern(made, "c", values.get, known).settings == {}
+    values["S"] = {"pad": "off"}
+    assert rules.govern(made, "c", values.get, known).settings == {"pad": "off"}
+    assert set(known) == {"b", "c"}
+
+
 def test_the_nearest_wins_by_number_of_links(rules):
     made = graph({"S": switch(pad="off"), "a": under("S"), "T": switch("a", pad="on"), "b": under("T"),
                   "c": under("b", "S"), "d": under("b", "a")})

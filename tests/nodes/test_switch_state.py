@@ -45,6 +45,18 @@ def test_a_linked_value_of_a_cached_switch_is_read_from_its_cached_output(world,
     assert executor.seen["b"][-1] == {"pad": "on"}, "this prompt's cache, not what was last seen"
 
 
+@pytest.mark.parametrize("texts, mode", [([None, "pad=on"], "on"), (["pad=off", None], "off"), ([None, None], None),
+                                         ([], None), (None, None)])
+def test_items_of_a_cached_switch_that_were_blocked_say_nothing(world, executor, texts, mode):
+    prompt = {"t": node("Text"), "S": switch(pad=["t", 0], items=[{"pad": "off"}]), "b": under("See", "S")}
+    run(executor, prompt)
+    blocked = SimpleNamespace(message=None)  # as comfy_execution.graph.ExecutionBlocker
+    said = texts and [blocked if text is None else text for text in texts]
+    executor.caches.outputs.entries["S"] = SimpleNamespace(outputs=[[1, 1], said])
+    run(executor, prompt)
+    assert executor.seen["b"][-1] == ({"pad": mode} if mode else {})
+
+
 def test_a_cached_switch_is_read_before_memory_pressure_drops_it(world, executor):
     prompt = {"t": node("Text"), "S": switch(pad=["t", 0], items=[{"pad": "off"}]), "b": under("See", "S")}
     run(executor, prompt)

@@ -1,5 +1,6 @@
 """Nodes that shape a graph: sources of text, lists, expansions."""
 from comfy_api.latest import io
+from comfy_execution.graph import ExecutionBlocker
 from comfy_execution.graph_utils import GraphBuilder
 
 
@@ -17,7 +18,7 @@ class TestText(io.ComfyNode):
 
 
 class TestList(io.ComfyNode):
-    """A list, item by item: the nodes behind it run once for each."""
+    """A list, item by item: the nodes behind it run once for each. An item "!" is blocked: they don't run for that."""
 
     @classmethod
     def define_schema(cls):
@@ -26,7 +27,7 @@ class TestList(io.ComfyNode):
 
     @classmethod
     def execute(cls, items):
-        return io.NodeOutput(items.split(","))
+        return io.NodeOutput([ExecutionBlocker(None) if item == "!" else item for item in items.split(",") if item])
 
 
 class TestNumber(io.ComfyNode):

@@ -138,10 +138,10 @@ def test_a_name_that_no_file_system_takes_is_refused(memory, comfy, prefix):
 
 
 @pytest.mark.parametrize("prefix, what", [
-    (3, "the int 3"), (None, "None"), (["1", 0], "of type list"), (torch.zeros(2), "of type Tensor"),
+    (3, "the int 3"), (None, "nothing (None)"), (["1", 0], "of type list"), (torch.zeros(2), "of type Tensor"),
 ])
 def test_a_prefix_that_is_no_text_is_named(memory, prefix, what):
-    assert memory.deliver.complaint(prefix) == f"filename_prefix is {what}; give a text"
+    assert memory.deliver.complaint(prefix) == f"filename_prefix is {what}: give a text"
     assert memory.deliver.files_wanted(True, prefix) == ()
 
 

@@ -74,12 +74,12 @@ def test_a_fit_or_a_linked_prefix_is_accepted(node, prefix):
 
 
 @pytest.mark.parametrize("linked, says", [
-    ({"filename_prefix": 3}, "filename_prefix is the int 3; give a text."),
-    ({"filename_prefix": None}, "filename_prefix is None; give a text."),
-    ({"filename_prefix": object()}, "filename_prefix is of type object; give a text."),
+    ({"filename_prefix": 3}, "filename_prefix is the int 3: give a text."),
+    ({"filename_prefix": None}, "filename_prefix is nothing (None): give a text."),
+    ({"filename_prefix": object()}, "filename_prefix is of type object: give a text."),
     ({"filename_prefix": "n" * 300}, "holds a name of 300 characters; give a shorter one."),
-    ({"save_json": "no"}, "save_json is the str 'no'; give true or false."),
-    ({"save_json": None}, "save_json is None; give true or false."),
+    ({"save_json": "no"}, "save_json is the str 'no': give true or false."),
+    ({"save_json": None}, "save_json is nothing (None): give true or false."),
 ])
 def test_a_linked_setting_of_another_type_is_one_sentence(node, world, linked, says):
     with pytest.raises(ValueError) as caught:

@@ -13,7 +13,7 @@ values = import_module(f"{NAME}.nodes.parity.values")
 
 
 def compare(value, reference, **options):
-    pair = values.settle_masks(values.read("value", value), values.read("reference", reference))
+    pair = values.settle(values.read("value", value), values.read("reference", reference))
     return metrics.compare(*pair, **options)
 
 
@@ -159,8 +159,33 @@ def test_mixed_dtypes_compare_as_numbers():
 
 
 def test_complex_numbers_compare_by_their_parts():
+    """Each part is an element."""
     found = compare(torch.tensor([1 + 1j, 2.0]), torch.tensor([1 + 0.5j, 2.0]).conj().conj())
-    assert found.max_abs == 0.5
+    assert (found.max_abs, found.elements, found.compared) == (0.5, 4, 4)
+    found = compare(torch.tensor([complex(1, math.nan), 2.0]), torch.tensor([1 + 0.5j, 2.0]))
+    assert (found.elements, found.compared, found.unlike, found.value.nan) == (4, 3, 1, 1)
+
+
+@pytest.mark.parametrize("dtype, other", [(torch.int64, torch.int64), (torch.uint64, torch.uint64),
+                                          (torch.uint64, torch.int64), (torch.int64, torch.float64)])
+@pytest.mark.parametrize("base", [2**53, 2**62, 2**53 * 3])
+def test_integers_that_float64_rounds(dtype, other, base):
+    """They are told apart to the last bit, and by how much."""
+    numbers = [base, base + 1, base - 3, 5]
+    one, same = torch.tensor(numbers, dtype=dtype), torch.tensor([base] * 3 + [5], dtype=other)
+    found = compare(one, same)
+    assert (found.max_abs, found.mean_abs) == (3.0, 1.0) and found.psnr < math.inf
+    if dtype == other:
+        assert compare(one, one.clone()).max_abs == 0
+
+
+def test_the_ends_of_the_64_bit_integers():
+    ends = torch.tensor([-(2**63), 2**63 - 1, -1, 0])
+    assert compare(ends, ends.clone()).max_abs == 0
+    found = compare(ends, torch.tensor([-(2**63) + 1, 2**63 - 2, -1, 0]))
+    assert (found.max_abs, found.mean_abs) == (1.0, 0.5)
+    most = torch.tensor([2**64 - 1, 2**63], dtype=torch.uint64)
+    assert compare(most, torch.tensor([2**64 - 2, 2**63], dtype=torch.uint64)).max_abs == 1.0
 
 
 def test_frames_and_the_worst_of_them():

@@ -3,7 +3,9 @@ import json
 import math
 import sys
 import types
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from parity_toys import ToyVAE
@@ -117,6 +119,25 @@ def test_compare_hands_out_report_json_verdict_picture_and_psnr(compare):
     assert outputs(compare.execute(IMAGE + 0.01, IMAGE, min_psnr=35.0)).passed
 
 
+@pytest.mark.parametrize("apart", [0.0, 0.009, 0.012, 0.05, 0.06])
+def test_an_input_that_a_prompt_leaves_out_has_the_default_that_the_node_shows(compare, vae_node, apart):
+    """ComfyUI fills none in."""
+    for node, given in ((compare, {"value": IMAGE + apart, "reference": IMAGE}),
+                        (vae_node, {"vae": ToyVAE(fault=apart), "image_or_latent": LATENT, "operation": "decode",
+                                    "region": "whole"})):
+        shown = {each.id: each.default for each in node.define_schema().inputs if each.optional}
+        assert shown["min_psnr"] in (40.0, 25.0)
+        left_out, written = outputs(node.execute(**given)), outputs(node.execute(**given, **shown))
+        assert (left_out.passed, left_out.data["failures"]) == (written.passed, written.data["failures"])
+        assert left_out.passed == (left_out.psnr >= shown["min_psnr"])
+
+
+@pytest.mark.parametrize("number", [np.float32(40), np.float64(40), Fraction(40), np.int64(40)])
+def test_numbers_of_other_kinds_that_come_by_a_link(compare, number):
+    out = outputs(compare.execute(IMAGE, IMAGE, min_psnr=number, data_range=number, exact=np.bool_(True)))
+    assert out.passed and out.data["data_range"] == 40.0
+
+
 def test_compare_of_equal_values(compare):
     out = outputs(compare.execute(LATENT, LATENT, exact=True))
     assert out.passed and out.psnr == math.inf and out.data["psnr_db"] is None
@@ -132,7 +153,8 @@ def test_compare_of_equal_values(compare):
     ({"value": IMAGE, "reference": IMAGE, "min_psnr": "x"}, "min_psnr is the str 'x'"),
     ({"value": IMAGE, "reference": IMAGE, "max_rel_error": None}, "max_rel_error is nothing (None)"),
     ({"value": IMAGE, "reference": IMAGE, "exact": "no"}, "exact is the str 'no': give true or false"),
-    ({"value": IMAGE, "reference": IMAGE, "exact": 1}, "exact is the int 1"),
+    ({"value": IMAGE, "reference": IMAGE, "exact": 1.5}, "exact is the float 1.5"),
+    ({"value": IMAGE, "reference": IMAGE, "min_psnr": 10**400}, "min_psnr is the int 1000"),
 ])
 def test_compares_errors_are_one_sentence(compare, arguments, says):
     with pytest.raises(ValueError) as caught:

@@ -9,6 +9,7 @@ from parity_toys import Nested
 
 load()
 compare = import_module(f"{NAME}.nodes.parity.compare").compare
+metrics = import_module(f"{NAME}.nodes.parity.metrics")
 pictures = import_module(f"{NAME}.nodes.parity.pictures")
 Tolerances = import_module(f"{NAME}.nodes.parity.verdict").Tolerances
 values = import_module(f"{NAME}.nodes.parity.values")
@@ -101,6 +102,28 @@ def test_what_is_not_finite_is_magenta_even_if_it_is_one_pixel():
     left, right, heat = panels(sheet(value, image()))[0]
     assert torch.equal(left[50, 60], MAGENTA) and not torch.equal(right[50, 60], MAGENTA)
     assert torch.equal(heat[48, 62], MAGENTA) and not torch.equal(heat[60, 60], MAGENTA)
+
+
+@pytest.mark.parametrize("wrap, shape", [(lambda t: t, (1, 900, 1100, 3)), (lambda t: t, (1, 1000, 1000)),
+                                         (lambda t: {"samples": t}, (1, 16, 300, 300))])
+def test_a_picture_is_made_in_blocks_and_can_be_cancelled(monkeypatch, wrap, shape):
+    """A picture of 50 megapixels is not held several times over in float64."""
+    largest, ticks = [], []
+    stock = pictures.as_float64
+    monkeypatch.setattr(pictures, "as_float64", lambda tensor: largest.append(tensor.numel()) or stock(tensor))
+    reference = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    sides = [values.read(name, wrap(thing)) for name, thing in (("value", reference * 0.9), ("reference", reference))]
+    found = metrics.compare(*sides)
+    monkeypatch.setattr(pictures, "BLOCK", 1 << 16)
+    pictures.sheet(*sides, found, lambda: ticks.append(1))
+    largest = sorted(largest)[:-1] if len(shape) == 4 and shape[1] == 16 else largest  # the latent's own colours
+    assert max(largest) <= 1 << 16 and len(ticks) > 3 * math.prod(shape) / (1 << 16) * 0.9
+
+    def cancel():
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        pictures.sheet(*sides, found, cancel)
 
 
 def test_one_wrong_pixel_survives_shrinking():

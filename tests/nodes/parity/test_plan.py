@@ -58,7 +58,7 @@ def test_an_input_smaller_than_a_cell_is_named(region):
 
 
 def test_an_unknown_region_is_named():
-    with pytest.raises(values.ParityError, match="region is 'corner': choose one of whole, centre crop, tiles"):
+    with pytest.raises(values.Unfit, match="region is 'corner': choose one of whole, centre crop, tiles"):
         plan.windows(64, 64, "corner", 64, 8)
 
 

@@ -136,7 +136,7 @@ def test_the_users_vae_and_inputs_are_left_as_they_were():
     (latent(), "invert", "operation is 'invert': choose one of decode, encode, round trip"),
 ])
 def test_wrong_input_is_named(thing, operation, says):
-    with pytest.raises(values.ParityError) as caught:
+    with pytest.raises(values.Unfit) as caught:
         parity(ToyVAE(), thing, operation)
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
@@ -151,7 +151,7 @@ def test_wrong_input_is_named(thing, operation, says):
     ({"operation": "x" * 500}, "operation is 'x{36}...: choose"),
 ])
 def test_wrong_settings_are_named(change, says):
-    with pytest.raises(values.ParityError, match=says):
+    with pytest.raises(values.Unfit, match=says):
         parity(ToyVAE(), latent(), **change)
 
 
@@ -214,6 +214,42 @@ def test_what_a_vae_raises_for_its_own_latent_is_left_as_it_is():
 
     with pytest.raises(IndexError, match="^its own$"):
         parity(Failing(), latent())
+
+
+def test_memory_is_spoken_of_before_the_input_is_looked_at():
+    """However large it is; and what is looked at is what runs, until a number is found."""
+    seen, ticks = [], []
+
+    class Seeing(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            if func is torch.Tensor.isfinite:
+                seen.append(args[0].numel())
+            return func(*args, **(kwargs or {}))
+
+    huge = {"samples": torch.zeros(1, 1, 1, 1).expand(1, 8, 20000, 20000)}
+    with Seeing():
+        with pytest.raises(values.ParityError, match="That does not fit"):
+            parity(ToyVAE(), huge, hooks=Hooks(tick=lambda: ticks.append(1)), available=1)
+        assert seen == ticks == []
+        parity(ToyVAE(), huge, region="centre crop", size=32)
+    assert max(seen) <= 1 << 20
+
+
+@pytest.mark.parametrize("region", ["whole", "centre crop", "tiles"])
+def test_what_is_run_must_hold_a_number(region):
+    thing = latent(1, 8, 16, 16)
+    thing["samples"][:] = torch.nan
+    with pytest.raises(values.ParityError, match=r"image_or_latent is all NaN or infinite \(LATENT of shape"):
+        parity(ToyVAE(), thing, region=region)
+    thing["samples"][..., 8:] = 0.5
+    assert parity(ToyVAE(), thing, region=region)
+
+
+def test_weights_that_are_nan_are_told_from_a_device_that_makes_nan():
+    vae = ToyVAE()
+    vae.first_stage_model.scale.fill_(torch.nan)
+    with pytest.raises(values.ParityError, match="^Both sides, the CPU in float32 too, gave nothing but NaN for"):
+        parity(vae, latent())
 
 
 def test_progress_only_grows_and_ends_at_one():

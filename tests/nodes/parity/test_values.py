@@ -28,6 +28,9 @@ IMAGE = torch.zeros(2, 4, 5, 3)
     ({"waveform": torch.zeros(1, 2, 100), "sample_rate": 44100}, "AUDIO", [(1, 2, 100)]),
     (SimpleNamespace(get_components=lambda: SimpleNamespace(images=IMAGE)), "IMAGE", [(2, 4, 5, 3)]),
     ([[torch.zeros(1, 77, 8), {"pooled_output": None}]], "CONDITIONING", [(1, 77, 8)]),
+    ([[torch.zeros(1, 77, 8), {"pooled_output": torch.zeros(1, 9)}], [torch.zeros(1, 5, 8), {}]], "CONDITIONING",
+     [(1, 77, 8), (1, 9), (1, 5, 8)]),
+    (torch.zeros(1, 4, 5, 3, dtype=torch.complex64), "TENSOR", [(1, 4, 5, 3)]),
     ([torch.zeros(3), torch.zeros(2)], "TENSOR", [(3,), (2,)]),
     (Nested(torch.zeros(3), torch.zeros(2)), "TENSOR", [(3,), (2,)]),
 ])
@@ -44,6 +47,9 @@ def test_kinds(thing, kind, shapes):
     ({}, "value is of type dict"),
     ([], "value is of type list"),
     ({"samples": "none"}, "value holds the str 'none' where a tensor is expected"),
+    (torch.zeros(2, 2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
+     "value is a tensor of float4_e2m1fn_x2, whose numbers torch can't read: dequantise it before comparing it."),
+    ([[torch.zeros(1), {"pooled_output": 3}]], "value holds the int 3 where a tensor is expected"),
     ([[None, {}]], "value holds nothing (None) where a tensor is expected"),
     (torch.zeros(0, 8, 8, 3), "value is an empty IMAGE of shape (0, 8, 8, 3)"),
     ({"samples": torch.zeros(1, 4, 0, 8)}, "value is an empty LATENT of shape (1, 4, 0, 8)"),
@@ -63,6 +69,8 @@ def test_what_cannot_be_compared_is_named(thing, says):
 @pytest.mark.parametrize("value, reference, says", [
     (IMAGE, IMAGE[:1], "value has shape (2, 4, 5, 3) and reference (1, 4, 5, 3)"),
     (IMAGE, {"samples": IMAGE}, "value is an IMAGE and reference is a LATENT: compare two values of the same kind"),
+    (torch.zeros(2, 3, 4), torch.zeros(5), "value is MASK (2, 3, 4) float32 on cpu and reference is TENSOR (5,) "
+     "float32 on cpu: compare two values of the same kind and shape."),
     ([torch.zeros(1)], [torch.zeros(1), torch.zeros(1)],
      "value and reference hold 1 and 2 tensors: they must hold the same number."),
     ({"waveform": torch.zeros(1, 2, 9), "sample_rate": 44100}, {"waveform": torch.zeros(1, 2, 9), "sample_rate": 48000},
@@ -85,5 +93,16 @@ def test_sides_that_do_not_match(value, reference, says):
 def test_a_mask_is_one_by_its_reference(reference, kind):
     """A value that has gone wrong must not change what the pair is."""
     wild = torch.full_like(reference, 1e6)
-    settled = values.settle_masks(values.read("value", wild), values.read("reference", reference))
+    settled = values.settle(values.read("value", wild), values.read("reference", reference))
     assert [side.kind for side in settled] == [kind, kind]
+
+
+@pytest.mark.parametrize("reference", [torch.rand(4, 4), torch.rand(2, 3, 4), torch.rand(1, 8, 8, 3)])
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int32, torch.complex64])
+def test_a_tensor_beside_what_only_looks_like_a_picture(reference, dtype):
+    """A weight and its FP8 or integer values are compared, whatever their shape."""
+    if dtype == torch.int32 and reference.ndim == 4:
+        reference = torch.rand(1, 8, 8, 5)
+    sides = values.read("value", reference.to(dtype)), values.read("reference", reference)
+    assert [side.kind for side in values.settle(*sides)] == ["TENSOR", "TENSOR"]
+    assert [side.kind for side in values.settle(*sides[::-1])] == ["TENSOR", "TENSOR"]

@@ -44,6 +44,13 @@ def test_equal_values_pass_everything():
     assert same.passed and same.text.startswith("Parity passed")
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint64])
+def test_exact_means_every_bit_of_an_integer(dtype):
+    one, other = (torch.tensor([2**62, 2**53 + last], dtype=dtype) for last in (1, 0))
+    assert not compare(one, other, Tolerances(exact=True)).passed
+    assert compare(one, one.clone(), Tolerances(exact=True)).passed
+
+
 def test_nan_on_one_side_fails_whatever_is_asked():
     value = REFERENCE.clone()
     value[0, 0, 0, 0] = math.nan
@@ -57,12 +64,12 @@ def test_nan_on_one_side_fails_whatever_is_asked():
 @pytest.mark.parametrize("name", ["min_psnr", "max_abs_error", "max_rel_error", "min_cosine"])
 @pytest.mark.parametrize("wrong", [-0.5, math.nan, math.inf])
 def test_a_tolerance_that_makes_no_sense_is_named(name, wrong):
-    with pytest.raises(values.ParityError, match=f"{name} is {wrong}"):
+    with pytest.raises(values.Unfit, match=f"{name} is {wrong}"):
         Tolerances(**{name: wrong})
 
 
 def test_a_cosine_above_one_is_named():
-    with pytest.raises(values.ParityError, match=r"min_cosine is 1\.5"):
+    with pytest.raises(values.Unfit, match=r"min_cosine is 1\.5"):
         Tolerances(min_cosine=1.5)
 
 
