@@ -9,6 +9,7 @@ Needs no GPU. The kernels are the pack's .metal files, unchanged, through the so
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import hashlib
 import json
@@ -22,10 +23,12 @@ import torch
 
 from . import conformance
 from .cases import Case, all_cases
+from .paths import Executed
 from .peers import Peers
 from .peers.source import prepare
 
-FORMAT = 2
+FORMAT = 3
+METAL = Path(__file__).resolve().parents[2] / "metal_kernels"
 ENTRIES_PER_FILE = 8
 SIMD = 32
 MAX_BLOCK = 1024  # target_nvptx.h: constant_bytes
@@ -35,13 +38,14 @@ _COLLECTIVE = re.compile(r"\b(?:shfl|vote|mma|movmatrix|redux|bar\.warp)\.")
 
 def source_digests() -> dict[str, str]:
     """family -> hash of its .metal file: what PTX was made of."""
-    root = Path(__file__).resolve().parents[2] / "metal_kernels"
-    return {p.parent.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(root.glob("*/*.metal"))}
+    return {p.parent.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(METAL.glob("*/*.metal"))}
 
 
-def record_all(cases: list[Case], peers: Peers | None = None, rows: Sequence = ()) -> tuple[list[dict], dict[str, str]]:
+def record_all(
+    cases: list[Case], peers: Peers | None = None, rows: Sequence = (), executed: Executed | None = None
+) -> tuple[list[dict], dict[str, str]]:
     """(the cases as plan.json has them, sources by digest). peers: what they launch for the cases that are timed.
-    rows: of the conformance table, replayed too."""
+    rows: of the conformance table, replayed too. executed: notes the host code that the sanitised ones go through."""
     import softmetal
     from pack import load
 
@@ -52,20 +56,21 @@ def record_all(cases: list[Case], peers: Peers | None = None, rows: Sequence = (
     library = load().metal_kernels
     families = ("pad", "softmax", "linear", "grouped_mm")
     libraries = [getattr(library, name).host.LIBRARY for name in families] + [library.fp8.formats.LIBRARY]
-    recorder, made = Recorder(), []
+    recorder, made, executed = Recorder(), [], executed or Executed(METAL)
     with recorder.installed(libraries):
         for case in cases:
-            recording, inputs, results = record(library, recorder, case)
+            with executed.watching() if case.table == "small" else contextlib.nullcontext():
+                recording, inputs, results = record(library, recorder, case)
             made.append(
                 {
                     "name": case.name, "family": case.family, "op": case.op, "table": case.table, "row": case.row,
                     "args": [_plain(value) for value in case.args], "inputs": inputs, "results": results,
                     "storages": recording.storages, "steps": recording.steps, "moved": case.moved, "flops": case.flops,
-                    "form": case.form,
+                    "form": case.form, "sanitised": case.table == "small",
                     "peers": list(peers.calls(case, results)) if peers and case.table == "speed" else [],
                 }
             )  # fmt: skip
-        made += [conformance.record(library, recorder, row) for row in rows]
+        made += conformance.record_all(library, recorder, rows, executed)
     return made, recorder.sources
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 from unittest import mock
 
 import torch
 
-from .cases import Case, Tensor
+from .cases import BLOCKS, PIECES, Case, Tensor
 from .recorder import Recorder, Recording
 
 
@@ -26,14 +27,22 @@ def functions(library) -> dict:
         "topk": library.grouped_mm.routing.topk,
         "histc": library.grouped_mm.routing.histc,
         "fp8_linear": fp8.linear,
+        "fp8_grad_input": fp8.linear_grad_input,
         "cast": fp8.cast,
+        "copy_": fp8.copy_,
         "quantize": fp8.quantize,
         "dequantize": fp8.dequantize,
         "dequantize_nvfp4": fp8.dequantize_nvfp4,
         "stochastic_rounding": fp8.stochastic_rounding,
         "scaled_mm": fp8.scaled_mm,
+        "scaled_mm.out": lambda *args: fp8._scaled_mm.run_out(*args[:5], None, args[5].dtype, out=args[5]),
     }
-    return calls | {op: getattr(softmax, name) for op, name in forms.items()}
+    calls |= {op: getattr(softmax, name) for op, name in forms.items()}
+    return calls | {f"{op}.out": _with_out(calls[op]) for op in ("_softmax", "_log_softmax")}
+
+
+def _with_out(call):
+    return lambda *args: call(*args[:-1], out=args[-1])
 
 
 def record(library, recorder: Recorder, case: Case) -> tuple[Recording, list[dict], list[dict]]:
@@ -82,8 +91,18 @@ def _form(library, case: Case):
         if case.wide_offsets:
             host = library.pad.host
             stack.enter_context(mock.patch.object(host, "plan", functools.partial(host.plan, wide_offsets=True)))
-        elif case.form and case.family in ("softmax", "grouped_mm", "linear"):
+        elif case.form == PIECES:
+            geometry = importlib.import_module(f"{library.__name__}.{case.family}.geometry")
+            for limit in ("MAX_ELEMENTS", "MAX_STRIDED_ELEMENTS", "MAX_DENSE_BYTES"):
+                if hasattr(geometry, limit):
+                    stack.enter_context(mock.patch.object(geometry, limit, 2**12))
+            geometry.plan.cache_clear()
+            stack.callback(geometry.plan.cache_clear)
+        elif case.form in ("looped", "split", "columns", "tiles"):
             host = getattr(library, case.family).host
             compute = functools.partial(host.compute, form=case.form)
             stack.enter_context(mock.patch.object(host, "compute", compute))
+        elif case.form == BLOCKS:
+            products = importlib.import_module(f"{library.fp8.__name__}.linear")
+            stack.enter_context(mock.patch.object(products, "MAX_SCRATCH", 2**16))
         yield

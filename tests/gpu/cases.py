@@ -19,6 +19,11 @@ SIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1, "int8": 1, "int1
          "bool": 1, "complex64": 8, "complex128": 16}  # fmt: skip
 
 
+# Forms that make a limit of the host code so small that a call of the table "small" takes several launches.
+BLOCKS = "blocks"  # of an FP8 product: the scratch of decoded weights
+PIECES = "pieces"  # of pad and softmax: the elements of a launch
+
+
 @dataclass(frozen=True)
 class Tensor:
     """An input: strides None for contiguous; fill how the run step makes its values.

@@ -7,7 +7,7 @@ them again from the row (replay.py). Rows of the real sizes, "device", become ca
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -23,6 +23,7 @@ from .cases import (
     softmax_case,
     spread,
 )
+from .paths import Executed
 from .recorder import Recorder
 
 TABLE = "conformance"
@@ -77,26 +78,31 @@ def _large(row) -> Iterator[Case]:
 
 
 def functions(library) -> dict:
-    """operation of the table -> the pack's plain function on the operation's arguments."""
+    """operation of the table -> what the pack runs for it (a patch's `run`, where it has one), on its arguments."""
     softmax, fp8 = library.softmax.host, library.fp8
-    grouped = library.grouped_mm
+    grouped, scaled = library.grouped_mm, library.fp8._scaled_mm
+
+    def scaled_mm_v2(a, b, scale_a, scale_b, bias, out):
+        recipes = [[scaled.TENSOR_WISE if scale.dim() == 0 else scaled.ROW_WISE] for scale in (scale_a, scale_b)]
+        return scaled.run_v2(a, b, [scale_a], recipes[0], [], [scale_b], recipes[1], [], bias, out)
+
     return {
         "pad": library.pad.host.constant_pad_nd,
         "softmax": softmax.softmax,
         "log_softmax": softmax.log_softmax,
         "softmax_backward": softmax.softmax_backward,
         "log_softmax_backward": softmax.log_softmax_backward,
-        "linear": library.linear.host.linear,
-        "grouped_mm": grouped.host.grouped_mm,
-        "topk": grouped.routing.topk,
-        "histc": grouped.routing.histc,
+        "linear": library.linear.host.run,
+        "grouped_mm": grouped.host.run,
+        "topk": grouped.routing.run_topk,
+        "histc": grouped.routing.run_histc,
         "fp8_encode": fp8.cast,
         "fp8_decode": fp8.cast,
-        "fp8_linear": fp8.linear,
+        "fp8_linear": lambda x, weight, scale, bias: fp8.linear_unscaled(x, weight, bias),
         "fp8_scaled_linear": fp8.linear,
-        "fp8_linear_backward": lambda x, weight, grad: fp8.linear_grad_input(grad, weight),
-        "scaled_mm": fp8.scaled_mm,
-        "scaled_mm_v2": fp8.scaled_mm,
+        "fp8_linear_backward": lambda x, weight, grad: fp8.linear_backward(x, grad, weight, [True, False, False]),
+        "scaled_mm": lambda a, b, scale_a, scale_b, bias, out: scaled.run(a, b, scale_a, scale_b, bias, None, out),
+        "scaled_mm_v2": scaled_mm_v2,
         "fp8_quantize": fp8.quantize,
         "fp8_dequantize": fp8.dequantize,
         "nvfp4_dequantize": fp8.dequantize_nvfp4,
@@ -104,13 +110,23 @@ def functions(library) -> dict:
     }
 
 
-def record(library, recorder: Recorder, row) -> dict:
+def record_all(library, recorder: Recorder, rows: Iterable, executed: Executed) -> list[dict]:
+    """Every row as record() makes it. "sanitised" are those that go through host code that nothing has before them."""
+    made, seen = [], sum(map(len, executed.lines.values()))
+    for row in rows:
+        made.append(record(library, recorder, row, executed))
+        before, seen = seen, sum(map(len, executed.lines.values()))
+        made[-1]["sanitised"] = seen > before
+    return made
+
+
+def record(library, recorder: Recorder, row, executed: Executed) -> dict:
     """The row as a case of the plan: the launches of its call, its tensors' places in memory, and the row itself."""
     from conformance import library as table
 
     operation = table.OPERATIONS[row.op]
     arguments = table.twin(operation.make(row), "mps")
-    with recorder.record() as recording:
+    with recorder.record() as recording, executed.watching():
         result = functions(library)[row.op](*arguments)
     results = [t for t in (result if isinstance(result, tuple) else (result,)) if isinstance(t, torch.Tensor)]
     return {

@@ -11,7 +11,7 @@ import torch
 
 from .driver import Driver, GpuError
 
-FORMAT = 2
+FORMAT = 3
 
 
 class Plan:

@@ -38,6 +38,8 @@ def _excess(y: torch.Tensor, reference: torch.Tensor, more: torch.Tensor | float
 def _same_bits(y: torch.Tensor, reference: torch.Tensor, what: str) -> float:
     if y.shape != reference.shape or y.dtype != reference.dtype:
         raise AssertionError(f"{what}: {tuple(y.shape)} {y.dtype}, not {tuple(reference.shape)} {reference.dtype}")
+    if not y.numel():
+        return 0.0
     bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}[y.element_size()]
     step = max(1, 2**28 // max(1, y[0].numel())) if y.dim() else 1
     for start in range(0, y.shape[0] if y.dim() else 1, step):
@@ -148,7 +150,7 @@ def _product(
     # Sums in float32 in any order: some roundings of the whole, statistically.
     share = (4 + math.sqrt(k) / 2) * 2.0**-24
     share += 0.0 if exact_weight else torch.finfo(x.dtype).eps
-    worst, step = 0.0, max(1, _BLOCK // k)
+    worst, step = 0.0, max(1, _BLOCK // max(1, k))
     wide = x.double()
     for start in range(0, weight.shape[0], step):
         w = weight[start : start + step].to(torch.float32).double()
@@ -217,14 +219,45 @@ def _histc(args, results):
 
 def _fp8_linear(args, results):
     (x, weight, scale, bias), (y,) = args, results
-    few = x.reshape(-1, x.shape[-1]).shape[0] <= 16
-    return _product(x.reshape(-1, x.shape[-1]), weight, bias, y.reshape(-1, y.shape[-1]), scale, exact_weight=few)
+    x = x.reshape(x.shape[:-1].numel(), x.shape[-1])
+    few = x.shape[0] <= 16
+    return _product(x, weight, bias, y.reshape(-1, y.shape[-1]), scale, exact_weight=few)
 
 
 def _scaled_mm(args, results):
     (a, b, scale_a, scale_b, bias, _), (y,) = args, results
     x = a.to(torch.float32) * scale_a
     return _product(x, b.t(), bias, y, scale_b.flatten())
+
+
+def _grad_input(args, results):
+    (grad, weight, scale), (y,) = args, results
+    factors = weight.float() if scale is None else weight.float() * scale.view(-1, 1)
+    return _product(grad, factors.t(), None, y, exact_weight=False)
+
+
+def _copy(args, results):
+    (to, x), (y,) = args, results
+    source = x.view(torch.uint8).cpu().view(x.dtype) if x.element_size() == 1 else x.cpu()
+    if x.dtype != to.dtype and x.element_size() == 1:
+        source = source.float()
+    return _same_bits(y, _on_bytes(source.to(to.dtype), lambda t: t.expand(to.shape)), f"copy {x.dtype} to {to.dtype}")
+
+
+def _on_bytes(x, move):
+    return move(x.view(torch.uint8)).contiguous().view(x.dtype) if x.element_size() == 1 else move(x).contiguous()
+
+
+def _scaled_mm_out(args, results):
+    """An FP8 result is rounded to bfloat16 before, and saturates."""
+    (a, b, scale_a, scale_b, _, out), (y,) = args, results
+    if out.element_size() > 1:
+        return _scaled_mm(args, results)
+    wanted = (a.float().double() * scale_a) @ (b.float().double() * scale_b)
+    wanted = wanted.clamp(-448, 448).cpu()
+    place = torch.exp2(wanted.abs().clamp(min=2.0**-6).log2().floor() - 3)
+    got = y.view(torch.uint8).cpu().view(y.dtype).double()
+    return float(((got - wanted).abs() / (0.55 * place)).max())
 
 
 def _cast(args, results):
@@ -306,12 +339,17 @@ _CHECKS = {
     "_log_softmax": _softmax(torch.log_softmax),
     "_softmax_backward_data": _softmax_backward,
     "_log_softmax_backward_data": _log_softmax_backward,
+    "_softmax.out": lambda args, results: _softmax(torch.softmax)(args[:3], results),
+    "_log_softmax.out": lambda args, results: _softmax(torch.log_softmax)(args[:3], results),
     "linear": _linear,
     "_grouped_mm": _grouped,
     "topk": _topk,
     "histc": _histc,
     "fp8_linear": _fp8_linear,
+    "fp8_grad_input": _grad_input,
     "scaled_mm": _scaled_mm,
+    "scaled_mm.out": _scaled_mm_out,
+    "copy_": _copy,
     "cast": _cast,
     "quantize": _quantize,
     "dequantize": _dequantize,

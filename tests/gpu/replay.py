@@ -47,18 +47,22 @@ def comparable(table, case: dict, plan: dict) -> bool:
     return case["op"] not in CASTS_BEYOND_RANGE or formats.saturates() == plan["saturates"]
 
 
-def judge(table, case: dict, make_instance) -> float:
-    """The worst error in ulps. Raises the table's Mismatch. make_instance: case -> its Instance on the GPU."""
-    row = decode(table, case["conformance"])
-    operation = table.OPERATIONS[row.op]
-    arguments = operation.make(row)
-    instance = make_instance(case)
+def judge(table, case: dict, instance: Instance) -> float:
+    """Run the case: the worst error in ulps. Raises the table's Mismatch."""
+    operation = table.OPERATIONS[case["op"]]
+    arguments = fill(table, case, instance)
+    instance.run()
+    actual = tuple(_taken(instance, reference) for reference in case["results"])
+    return table.compare(actual, operation.reference(*arguments), operation.tolerance, case["name"])
+
+
+def fill(table, case: dict, instance: Instance) -> tuple:
+    """The row's inputs, made on the CPU, into the instance's memory; returns the operation's arguments there."""
+    arguments = table.OPERATIONS[case["op"]].make(decode(table, case["conformance"]))
     given = [t for t in tree_leaves(arguments) if isinstance(t, torch.Tensor)]
     for reference, tensor in zip(case["inputs"], given, strict=True):
         _put(instance, reference, tensor)
-    instance.run()
-    actual = tuple(_taken(instance, reference) for reference in case["results"])
-    return table.compare(actual, operation.reference(*arguments), operation.tolerance, row.id)
+    return arguments
 
 
 def _put(instance: Instance, reference: dict, tensor: torch.Tensor) -> None:

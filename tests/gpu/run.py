@@ -19,6 +19,7 @@ import torch
 from .driver import Driver, GpuError, find_gpu
 from .plan import Instance, Plan, fill
 from .replay import comparable, judge, library
+from .replay import fill as fill_row
 
 
 def check_case(case: dict, functions: dict, driver: Driver, on_cpu: bool) -> float:
@@ -40,7 +41,7 @@ def check_all(cases, functions, driver, deadline, rows: list[dict], on_cpu=False
         row = {"name": case["name"], "table": case["table"], "family": case["family"], "form": case["form"]}
         try:
             if "conformance" in case:
-                row["error"], row["ok"] = judge(table, case, lambda case: Instance(case, functions, driver)), True
+                row["error"], row["ok"] = judge(table, case, Instance(case, functions, driver)), True
             else:
                 row["error"] = check_case(case, functions, driver, on_cpu)
                 row["ok"] = row["error"] <= 1.0
@@ -55,20 +56,35 @@ def check_all(cases, functions, driver, deadline, rows: list[dict], on_cpu=False
             torch.cuda.empty_cache()
 
 
-def run_all(cases, functions, driver) -> None:
-    """For the sanitizer: the launches alone, on values made on the CPU, and no operation of torch's between them, whose
-    writes a sanitizer that looks at our kernels does not see."""
+class HostOperations(Instance):
+    """Its operations of torch's are computed on the CPU and their results copied there: a sanitizer that looks at our
+    kernels alone sees a copy's writes, and not those of torch's kernels."""
+
+    def _operation(self, step):
+        def run():
+            there = self.storages
+            self.storages = here = [storage.cpu() for storage in there]
+            try:
+                Instance._operation(self, step)()
+            finally:
+                self.storages = there
+            for number in {reference["storage"] for reference in step["out"]}:
+                there[number].copy_(here[number])
+
+        return run
+
+
+def run_all(cases, functions, driver, table) -> None:
+    """For the sanitizer: the launches of the cases that are marked for it, on values made on the CPU."""
     for case in cases:
-        if any("op" in step and step["op"] != "zeros" for step in case["steps"]):
-            continue
-        instance = Instance(case, functions, driver)
-        fill(instance, torch.Generator("cpu").manual_seed(1))
-        for step in case["steps"]:
-            if step.get("op") == "zeros":
-                zeroed = instance.storages[step["out"][0]["storage"]]
-                zeroed.copy_(torch.zeros(zeroed.shape, dtype=torch.uint8))
+        instance = HostOperations(case, functions, driver)
+        if "conformance" in case:
+            fill_row(table, case, instance)
+        else:
+            fill(instance, torch.Generator("cpu").manual_seed(1))
         instance.run()
     torch.cuda.synchronize()
+    print(f"{len(cases)} calls launched", flush=True)
 
 
 def time_all(cases, functions, driver, deadline, rows: list[dict], with_torch=True) -> None:
@@ -122,7 +138,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m gpu.run", description=__doc__.split("\n")[0])
     parser.add_argument("out", type=Path, help="what python -m gpu.build wrote")
     parser.add_argument("--json", type=Path, help="write the results there")
-    parser.add_argument("--do", action="append", choices=("check", "speed", "launch"), help="default: check and speed")
+    parser.add_argument(
+        "--do",
+        action="append",
+        choices=("check", "speed", "launch"),
+        help="default: check and speed. launch: for the sanitizer, every kernel and host path",
+    )
     parser.add_argument("--table", action="append", help="speed, large, small, conformance; all unless given")
     parser.add_argument("--only", default="", help="cases with this in their name, table or row")
     parser.add_argument("--seconds", type=float, default=540, help="stop beginning new cases after this many")
@@ -147,6 +168,8 @@ def _run(options) -> int:
     deadline, do = begin + options.seconds, options.do or ["check", "speed"]
     cases = [c for c in plan.cases if options.only in f"{c['name']} {c['row']} {c['table']} {c['family']}"]
     cases = [c for c in cases if not options.table or c["table"] in options.table]
+    if do == ["launch"]:
+        cases = [c for c in cases if c["sanitised"]]
     if options.no_peers or "speed" not in do:
         cases = [case | {"peers": []} for case in cases]
     driver = Driver()
@@ -158,15 +181,15 @@ def _run(options) -> int:
         "kernels": {key: driver.registers(function) for key, (function, _) in functions.items()},
     }  # fmt: skip
     try:
+        table = library(sources.parent) if any("conformance" in case for case in cases) else None
         if "launch" in do:
-            run_all(cases, functions, driver)
+            run_all(cases, functions, driver, table)
         if "speed" in do:
             timed = [c for c in cases if c["table"] == "speed"]
             result["speed"] = []
             time_all(timed, functions, driver, deadline, result["speed"], not options.no_torch)
         if "check" in do:
             result["check"] = []
-            table = library(sources.parent) if any("conformance" in case for case in cases) else None
             judged = [c for c in cases if "conformance" not in c or comparable(table, c, plan.data)]
             result["set aside"] = len(cases) - len(judged)  # replay.CASTS_BEYOND_RANGE
             check_all(judged, functions, driver, deadline, result["check"], table=table)

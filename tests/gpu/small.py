@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .cases import (
+    BLOCKS,
+    PIECES,
     Case,
     Tensor,
     fp8_linear_case,
@@ -40,6 +42,8 @@ def _pad() -> Iterator[Case]:
         more = {"wide_offsets": wide, "form": "int64" if wide else None}
         yield pad_case((2, 3, 2, 2, 2, 8), (0, 0, *(1, 1) * 5), "float32", "small", **more)
         yield pad_case((2, 3, 8), (8, 4, 1, 1), "float32", "small", **more)
+    for shape, stride in (((9, 40, 70), None), ((3, 5, 3000), None), ((3, 40, 70), (2800, 1, 40)), ((2, 5000), (1, 2))):
+        yield pad_case(shape, (3, 1, 1, 0), "float16", "small", stride=stride, form=PIECES)
 
 
 def _softmax() -> Iterator[Case]:
@@ -61,6 +65,12 @@ def _softmax() -> Iterator[Case]:
             for shape in ((5, 40, 64), (2, 3, 5)):
                 yield softmax_case(op, shape, dtype, "small", dim=1, out=out)
             yield softmax_case(op, (3, 70), dtype, "small", dim=0, out=out)
+    for shape, dim in (((50, 300), -1), ((5, 90, 40), 1), ((2, 9000), -1)):
+        yield softmax_case("_softmax", shape, "float16", "small", dim=dim, form=PIECES)
+    x = Tensor("float16", (24, 40))
+    for op in ("_softmax", "_log_softmax"):
+        for title, out in (("empty", Tensor("float16", (0,))), ("transposed", Tensor("float16", (24, 40), (1, 24)))):
+            yield Case(f"{op} out= {title}", "softmax", f"{op}.out", (x, -1, False, out), "small")
 
 
 def _linear() -> Iterator[Case]:
@@ -70,6 +80,8 @@ def _linear() -> Iterator[Case]:
                 yield linear_case(rows, n, k, dtype, "small", bias=rows % 2 == 1)
             for layout in ("t", "gaps"):
                 yield linear_case(rows, 67, 129, dtype, "small", bias=True, layout=layout)
+
+    yield linear_case(1, 40000, 512, "bfloat16", "small")  # enough outputs for nobody to share K
 
 
 def _grouped() -> Iterator[Case]:
@@ -144,3 +156,43 @@ def _fp8() -> Iterator[Case]:
     for rows in (3, 40):
         yield scaled_mm_case(rows, 48, 64, "small")
         yield scaled_mm_case(rows, 48, 64, "small", b="float8_e5m2", out="float32")
+    yield from _fp8_blocks()
+    yield from _fp8_copies()
+
+
+def _fp8_blocks() -> Iterator[Case]:
+    """Products whose weight is decoded, or copied, in several blocks; and the products of a patch alone."""
+    for rows in (3, 40):
+        yield fp8_linear_case(rows, 1100, 64, "bfloat16", "small", bias=True, form=BLOCKS)
+        yield fp8_linear_case(rows, 1100, 64, "float16", "small", layout="t", bias=True, form=BLOCKS)
+    yield fp8_linear_case(3, 40, 64, "float32", "small", weight="float8_e4m3fnuz", scales="tensor")
+    x, weight = Tensor("float16", (3, 64)), Tensor(FORMATS[0], (40, 64), fill="weight")
+    args = (x, weight, None, Tensor(FORMATS[0], (40,), fill="weight"))
+    yield Case("fp8 linear, bias in FP8", "fp8", "fp8_linear", args, "small")
+    args = (Tensor("float16", (3, 0)), Tensor(FORMATS[0], (40, 0), fill="weight"), None, Tensor("float16", (40,)))
+    yield Case("fp8 linear without K", "fp8", "fp8_linear", args, "small")
+    for per in ("tensor", "row"):  # the largest magnitude is found in several stripes
+        args = (Tensor("bfloat16", (2, 70000)), FORMATS[0], per, None)
+        yield Case(f"quantise 2x70000 bfloat16 per {per}", "fp8", "quantize", args, "small")
+    grad, scale = Tensor("float32", (3, 40)), Tensor("float32", (40,), fill="positive")
+    yield Case("gradient of an FP8 linear", "fp8", "fp8_grad_input", (grad, weight, scale), "small")
+    for out in ("bfloat16", FORMATS[0]):
+        case = scaled_mm_case(3, 48, 64, "small", out="bfloat16")
+        args = (*case.args[:5], Tensor(out, (3, 48), fill="ones"))
+        yield Case(f"scaled_mm out= {out}", "fp8", "scaled_mm.out", args, "small")
+
+
+def _fp8_copies() -> Iterator[Case]:
+    """copy_: direct, by a cast of its own where layouts differ, broadcast, from and to other dtypes, of one dtype."""
+    narrow, wide, whole = FORMATS[0], "bfloat16", "int32"
+    shape, across = (24, 40), (1, 24)
+    for to, source in ((narrow, wide), (wide, narrow), (FORMATS[1], narrow), (narrow, narrow), (narrow, whole),
+                       (whole, narrow)):  # fmt: skip
+        fill = "weight" if source.startswith("float8") else "normal"
+        for stride, sizes in ((None, shape), (across, shape), (None, (40,))):
+            source_tensor = Tensor(source, sizes, stride, fill="integers" if source == whole else fill)
+            args = (Tensor(to, shape, fill="ones"), source_tensor)
+            title = "x".join(map(str, sizes)) + (" transposed" if stride else "")
+            yield Case(f"copy_ {source} {title} to {to}", "fp8", "copy_", args, "small")
+    args = (Tensor(narrow, (0, 5)), Tensor(wide, (0, 5)))
+    yield Case("copy_ of nothing", "fp8", "copy_", args, "small")

@@ -9,7 +9,7 @@ from pack import ROOT, load
 from softmetal.frontend import toolchain
 from softmetal.frontend.translate import Translation
 
-from gpu import build, driver, run
+from gpu import build, conformance, driver, paths, run
 from gpu.cases import all_cases, layers, linear_case, pad_case, softmax_case
 from gpu.plan import Plan
 from gpu.small import small
@@ -144,3 +144,78 @@ def test_a_missing_file_and_another_version_are_one_sentence(built, tmp_path):
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     with pytest.raises(driver.GpuError, match="another version of the build step"):
         Plan(tmp_path, None)
+
+
+# Host code that the sanitised calls need not go through, and why.
+DECIDES = "decides or describes, and launches nothing"
+VALUES = "asks the CPU for values, and launches nothing"
+STOCK = "stock's own, without a kernel of ours"
+OUTSIDE = {
+    "pad/host.py supports": DECIDES, "softmax/host.py supports": DECIDES, "softmax/host.py supports_backward": DECIDES,
+    "linear/host.py supports": DECIDES, "linear/host.py is_one_row": DECIDES, "linear/host.py _fits": DECIDES,
+    "grouped_mm/host.py supports": DECIDES, "grouped_mm/host.py has_layout": DECIDES,
+    "grouped_mm/routing.py supports_topk": DECIDES, "grouped_mm/routing.py supports_histc": DECIDES,
+    "fp8/cast.py touches_fp8": DECIDES, "fp8/cast.py dtype_of_copy": DECIDES, "fp8/cast.py supports_copy": DECIDES,
+    "fp8/cast.py stock_copies_well": DECIDES, "fp8/linear.py supports_backward": DECIDES,
+    "fp8/scaled_mm.py supports": DECIDES, "fp8/scaled_mm.py supports_v2": DECIDES,
+    "fp8/scaled_mm.py _scales_fit": DECIDES, "pad/geometry.py crop: return None": DECIDES,
+    "softmax/host.py _described": DECIDES, "linear/host.py _described": DECIDES,
+    "grouped_mm/host.py _described": DECIDES, "grouped_mm/routing.py _described": DECIDES,
+    "pad/host.py fill_bits": VALUES, "pad/host.py _fill_bits": VALUES, "pad/host.py _cpu_takes": VALUES,
+    # linear() of many rows is torch's, or torch's in another form; a patch's run() goes through the latter.
+    "linear/host.py linear: if misread(x, weight, bias):": STOCK,
+    "linear/host.py linear: return reread(x, weight, bias)": STOCK,
+    "linear/host.py linear: return torch.nn.functional.linear(x, weight, bias)": STOCK,
+    "fp8/cast.py _to_cpu": "a cast, which is covered, and a move to the CPU, which no launch follows",
+    "fp8/cast.py _from_cpu": "a move from the CPU, and a cast, which is covered",
+    "fp8/cast.py copy_: _to_cpu(self, src)": "as there",
+    "fp8/cast.py copy_: _from_cpu(self, src)": "as there",
+    "fp8/cast.py cast: return as_bytes(x).clone().view(dtype)": STOCK,
+    "fp8/linear.py linear_grad_input: total = grad.new_zeros(grad.shape[0], cols)": "no weight, and no launch",
+    "fp8/scaled_mm.py scaled_mm: out.zero_() if bias is None else out.copy_(bias)": "no K, and no launch",
+}  # fmt: skip
+
+
+def one_of_each(rows):
+    """A row of each operation, layout, number of dimensions and choice of options: the build step takes them all."""
+    kinds = {}
+    for row in rows:
+        ranks = tuple(len(shape) for shape in row.shapes)
+        options = tuple((name, str(value)[:12]) for name, value in row.options.items())
+        kinds.setdefault((row.op, row.layout, ranks, 0 in sum(row.shapes, ()), options), row)
+    return list(kinds.values())
+
+
+@pytest.fixture(scope="module")
+def sanitised():
+    """(cases that the sanitizer runs, the host code that they go through)"""
+    executed = paths.Executed(build.METAL)
+    made, _ = build.record_all(list(small()), None, one_of_each(conformance.rows()), executed)
+    return [case for case in made if case["sanitised"]], executed
+
+
+def test_the_sanitizer_sees_every_host_path(sanitised):
+    cases, executed = sanitised
+    assert paths.missed(build.METAL, executed, OUTSIDE) == []
+    assert {case["table"] for case in cases} == {"small", "conformance"}
+    assert sum(case["table"] == "conformance" for case in cases) < 100, "the sanitizer is slow"
+
+
+def test_nothing_is_outside_that_is_gone_or_covered():
+    """A reason for what is no longer there would hide a new path of the same name."""
+    empty = paths.Executed(build.METAL)
+    everything = paths.missed(build.METAL, empty, {})
+    functions = {what.partition(":")[0] for what in everything}
+    assert not [what for what in OUTSIDE if what not in functions and what not in everything]
+
+
+def test_a_path_that_no_call_takes_is_named(tmp_path):
+    (tmp_path / "pad").mkdir()
+    source = "def f(x):\n    '''It says so.'''\n    if (\n        x\n    ):\n        return 1\n    raise ValueError\n"
+    for module in paths.MODULES:
+        (tmp_path / module).parent.mkdir(exist_ok=True)
+        (tmp_path / module).write_text(source if module == "pad/host.py" else "")
+    executed = paths.Executed(tmp_path)
+    executed.lines["pad/host.py"] = {4}
+    assert paths.missed(tmp_path, executed, {}) == ["pad/host.py f: return 1"]
+    assert paths.missed(tmp_path, executed, {"pad/host.py f": "a reason"}) == []
