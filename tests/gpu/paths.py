@@ -24,9 +24,19 @@ class Executed:
     def __init__(self, root: Path):
         self._files = {str(root / module): module for module in MODULES}
         self.lines: dict[str, set[int]] = {module: set() for module in MODULES}
+        self._caches: list = []
+
+    def _forget(self) -> None:
+        """What the modules keep of earlier calls: a plan that is remembered goes through no line."""
+        if not self._caches:
+            modules = [m for m in list(sys.modules.values()) if getattr(m, "__file__", None) in self._files]
+            self._caches = [v for m in modules for v in vars(m).values() if hasattr(v, "cache_clear")]
+        for cache in self._caches:
+            cache.cache_clear()
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
+        self._forget()
         before = sys.gettrace()
 
         def trace(frame, event, argument):
