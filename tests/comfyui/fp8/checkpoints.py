@@ -32,6 +32,7 @@ def main(models):
     vaes = {"flux": tiny_taesd(), "wan": tiny_wan_vae()}
     for family, vae in vaes.items():
         save(vae, models / "vae" / f"{family}_vae.safetensors")
+    save(tiny_wan_vae(dim=32), models / "vae" / "wan_wide_vae.safetensors")
     for family, model in {"flux": flux, "wan": wan}.items():
         weights = drawn(model().state_dict())
         save(lora(weights), models / "loras" / f"{family}_lora.safetensors")
@@ -51,15 +52,16 @@ def save(tensors, target):
     save_file({key: value.contiguous() for key, value in tensors.items()}, target)
 
 
-def flux():
+def flux(text=64, pooled=32):
+    """text, pooled: the widths of what a text encoder makes."""
     import comfy.ops
     import torch
     from comfy.ldm.flux.model import Flux
 
-    return Flux(image_model="flux", in_channels=16, out_channels=16, vec_in_dim=32, context_in_dim=64, hidden_size=128,
-                mlp_ratio=4.0, num_heads=1, depth=1, depth_single_blocks=1, axes_dim=[16, 56, 56], theta=10000,
-                patch_size=2, qkv_bias=True, guidance_embed=True, txt_ids_dims=[], dtype=torch.float32, device="cpu",
-                operations=comfy.ops.disable_weight_init)
+    return Flux(image_model="flux", in_channels=16, out_channels=16, vec_in_dim=pooled, context_in_dim=text,
+                hidden_size=128, mlp_ratio=4.0, num_heads=1, depth=1, depth_single_blocks=1, axes_dim=[16, 56, 56],
+                theta=10000, patch_size=2, qkv_bias=True, guidance_embed=True, txt_ids_dims=[], dtype=torch.float32,
+                device="cpu", operations=comfy.ops.disable_weight_init)
 
 
 def wan():
@@ -80,10 +82,11 @@ def tiny_taesd(channels=16):
     return fanned(shape, gain=0.7) | own
 
 
-def tiny_wan_vae():
+def tiny_wan_vae(dim=8):
+    """dim: channels at the picture's size, with which the memory of a decode grows."""
     from comfy.ldm.wan.vae import WanVAE
 
-    shape = WanVAE(dim=8, z_dim=16, dim_mult=[1, 2, 4, 4], num_res_blocks=2, attn_scales=[],
+    shape = WanVAE(dim=dim, z_dim=16, dim_mult=[1, 2, 4, 4], num_res_blocks=2, attn_scales=[],
                    temperal_downsample=[False, True, True], image_channels=3, conv_out_channels=3, dropout=0.0)
     return fanned(shape.state_dict())
 

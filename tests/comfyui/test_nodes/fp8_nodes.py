@@ -82,19 +82,26 @@ NODES = [TestConditioning, TestHeld, TestTextEmbedding, TestNoise]
 
 
 def add_routes():
-    """POST /test/memory {"limit": bytes} limits what Metal gives the process, 0 lifts it; {"recognise": false} takes
-    the pack's hook on is_oom out, true puts it in again. The answer: what the process has now."""
+    """POST /test/memory {"limit": bytes} limits what Metal gives the process; {"recommended": bytes} is what Metal
+    recommends from now on, null the Mac's own again; {"recognise": false} takes the pack's hook on is_oom out, true
+    puts it in again. The answer: what the process has now."""
     from aiohttp import web
     from server import PromptServer
 
     from .routes import device, submodule
+
+    recommended = torch.mps.recommended_max_memory
 
     @PromptServer.instance.routes.post("/test/memory")
     async def memory(request):
         body = await request.json()
         if "limit" in body:
             torch.mps.set_per_process_memory_fraction(body["limit"] / torch.mps.recommended_max_memory())
+        if "recommended" in body:
+            given = body["recommended"]
+            torch.mps.recommended_max_memory = recommended if given is None else lambda: given
         if "recognise" in body:
             hook = submodule("nodes.memory.out_of_memory")
             (hook.install if body["recognise"] else hook.uninstall)()
-        return web.json_response({"memory": device().memory(), "peaks": device().memory_peaks()})
+        return web.json_response({"memory": device().memory(), "peaks": device().memory_peaks(),
+                                  "recommended": recommended()})

@@ -59,7 +59,10 @@ def add_routes():
 
     @routes.post("/test/mode")
     async def mode(request):
-        pack().metal_kernels.set_mode(**await request.json())
+        """{kernel: mode}; "everything" for all of them first."""
+        modes = await request.json()
+        everything = modes.pop("everything", None)
+        pack().metal_kernels.set_mode(*([everything] if everything else []), **modes)
         return web.json_response({})
 
     @routes.get("/test/processor")
