@@ -1,6 +1,6 @@
 """The example workflows through a real ComfyUI: python examples.py COMFYUI_DIR OUT_FOLDER
 
-Runs each as a user would, with a tiny random VAE for the checkpoint; prints what its nodes show, saves their pictures.
+Runs each as a user would, with tiny random models for checkpoints; prints what its nodes show, saves their pictures.
 """
 import copy
 import json
@@ -11,11 +11,14 @@ import urllib.request
 from pathlib import Path
 
 from convert import to_api
+from fp8 import checkpoints
+from fp8.example_models import FILES
 from server import ROOT, running
 
 FOLDER = ROOT / "example_workflows"
 WORKFLOWS = sorted(path.stem for path in FOLDER.glob("*.json"))
-# What stands for a checkpoint that a user has to download: the tiny VAE of the tests, with outputs in the same places.
+# What stands for a VAE that a user has to download: the tiny one of the tests, with outputs in the same places. A
+# workflow with a sampler needs models that fit together, and keeps its loaders, with small files (FILES).
 STAND_INS = {"VAELoader": ("TestTinyVAE", {})}
 
 
@@ -26,13 +29,17 @@ def read(*parts):
 
 def with_stand_ins(prompt):
     """The prompt with checkpoints replaced, and pictures so small that the software device takes seconds; a video has
-    five frames, which are smaller still."""
+    five frames, which are smaller still, and what is sampled is the smallest."""
     prompt = copy.deepcopy(prompt)
-    edge = 256 if any("amount" in entry["inputs"] for entry in prompt.values()) else 512
+    samples = any(entry["class_type"] == "KSampler" for entry in prompt.values())
+    edge = 128 if samples else 256 if any("amount" in entry["inputs"] for entry in prompt.values()) else 512
     for entry in prompt.values():
-        if entry["class_type"] in STAND_INS:
+        if samples:
+            small = {name: FILES[value] for name, value in entry["inputs"].items() if value in list(FILES)}
+            entry["inputs"].update(small)
+        elif entry["class_type"] in STAND_INS:
             entry["class_type"], entry["inputs"] = STAND_INS[entry["class_type"]]
-        for name, most in ("width", edge), ("height", edge), ("amount", 5):
+        for name, most in ("width", edge), ("height", edge), ("amount", 5), ("steps", 2):
             if isinstance(entry["inputs"].get(name), int):
                 entry["inputs"][name] = min(most, entry["inputs"][name])
     return prompt
@@ -41,6 +48,12 @@ def with_stand_ins(prompt):
 def give_picture(comfyui, path):
     """Put the picture that ComfyUI comes with, and that its own examples load, where this server looks for pictures."""
     shutil.copy(Path(path, "input", "example.png"), comfyui.folder / "input")
+
+
+def give_files(comfyui, path):
+    """All that the example workflows load, small, where this server looks for it."""
+    give_picture(comfyui, path)
+    checkpoints.make("example_models", path, comfyui.folder / "models")
 
 
 def save_pictures(comfyui, images, stem):
@@ -60,7 +73,7 @@ def main(path, out):
     out.mkdir(parents=True, exist_ok=True)
     print("Starting ComfyUI on the software Metal device, stock with the faults of torch 2.13 ...", flush=True)
     with running(path) as comfyui:
-        give_picture(comfyui, path)
+        give_files(comfyui, path)
         object_info = comfyui.get("/object_info")
         for name in WORKFLOWS:
             prompt = with_stand_ins(to_api(read(f"{name}.json"), object_info))

@@ -7,7 +7,7 @@ In a process of its own, on the software device. SETTINGS is JSON:
     wide       a bfloat16 file rather than an FP8 one
     quantize   the node's choice
 
-Prints JSON: the file's bytes, the report, and the peaks, each by itself, of the two numbers whose sum is the bar's:
+Prints JSON: the file's bytes, the report, the peaks of two numbers, each by itself, and as `total` that of their sum:
 
     private    anonymous memory of the process: Python, torch, ComfyUI, copies of weights on the CPU
     device     live tensors of the device, or the pages that they have, whichever is more. On this device those are of
@@ -45,7 +45,7 @@ class Peak:
     def __init__(self):
         import torch
 
-        self.allocated = self.private = self.device = self.samples = 0
+        self.allocated = self.private = self.device = self.total = self.samples = 0
         self._on, self._allocator = True, torch.mps.current_allocated_memory
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -59,10 +59,11 @@ class Peak:
         self.sample()
 
     def sample(self):
-        anonymous, device = pages()
-        self.private = max(self.private, anonymous)
-        self.allocated = max(self.allocated, self._allocator())
-        self.device = max(self.device, device, self.allocated)
+        private, device = pages()
+        allocated = self._allocator()
+        device = max(device, allocated)
+        self.allocated, self.private = max(self.allocated, allocated), max(self.private, private)
+        self.device, self.total = max(self.device, device), max(self.total, private + device)
         self.samples += 1
 
     def _run(self):
@@ -170,7 +171,7 @@ def main(folder, settings):
         made = encode(loaded.args[0]) if loader == "clip" else step(loaded.args[0])
         torch.mps.synchronize()
     print(json.dumps({"file": path.stat().st_size, "report": loaded.args[-1], "allocated": peak.allocated,
-                      "private": peak.private, "device": peak.device, "samples": peak.samples,
+                      "private": peak.private, "device": peak.device, "total": peak.total, "samples": peak.samples,
                       "finite": bool(made.isfinite().all()), "varied": float(made.float().std())}))  # fmt: skip
 
 

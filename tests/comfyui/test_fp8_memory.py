@@ -28,8 +28,16 @@ def measured(comfyui_path, folder, checks="0", **settings):
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["finite"] and found["varied"] > 0 and found["samples"] > 20
     found["resident"] = int(re.search(r"resident .*\(([\d,]+) bytes\)", found["report"])[1].replace(",", ""))
-    print({key: f"{found[key] / MIB:.0f} MiB" for key in ("file", "resident", "allocated", "private", "device")})
+    print({key: f"{found[key] / MIB:.0f} MiB" for key in ("file", "resident", "private", "device", "total")})
     return found
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A place for a file of gigabytes, which goes with the test."""
+    yield tmp_path
+    for file in tmp_path.iterdir():
+        file.unlink()
 
 
 def full(*values, **named):
@@ -47,23 +55,26 @@ def full(*values, **named):
     full("clip", {"loader": "clip"}, id="clip-2 GB"),
     full("clip", QUANTISED | {"loader": "clip"}, id="clip-2 GB-quantised"),
 ])  # fmt: skip
-def test_the_peak_is_the_file_and_little_more(comfyui_path, tmp_path, size, settings):
-    """The two peaks added, though they need not come together: all of the process's private memory, Python, torch and
-    ComfyUI included, and the device's."""
-    found = measured(comfyui_path, tmp_path, **settings)
+def test_the_peak_is_the_file_and_little_more(comfyui_path, folder, size, settings):
+    """The device's memory and all of the process's private memory, Python, torch and ComfyUI included. A diffusion
+    model that is stored in FP8 has no weight in the latter: its two peaks are added, though they come at two times.
+    """
+    found = measured(comfyui_path, folder, **settings)
     wide = settings.get("wide", False)
     assert found["file"] >= WEIGHTS[size] * (2 if wide else 1)
-    assert found["private"] + found["device"] < found["file"] + GIB, found
+    assert found["total"] < found["file"] + GIB, found
+    if not wide and size != "clip":
+        assert found["private"] + found["device"] < found["file"] + GIB, found
     assert found["allocated"] < found["resident"] + 300 * MIB, found
     # Modulation and embedders stay wide when quantising.
     assert found["resident"] <= found["file"] * (0.85 if wide else 1.05)
 
 
 @linux
-def test_what_is_not_counted_is_the_software_devices_own(comfyui_path, tmp_path):
+def test_what_is_not_counted_is_the_software_devices_own(comfyui_path, folder):
     """The same run with the device's checks: its tensors take as much, and its records come on top."""
-    plain = measured(comfyui_path, tmp_path, **TINY)
-    checked = measured(comfyui_path, tmp_path, checks="1", **TINY)
+    plain = measured(comfyui_path, folder, **TINY)
+    checked = measured(comfyui_path, folder, checks="1", **TINY)
     assert checked["file"] == plain["file"] and abs(checked["allocated"] - plain["allocated"]) < 16 * MIB
     assert plain["file"] < checked["private"] - plain["private"] < 3 * plain["file"]
 

@@ -1,11 +1,12 @@
 """Every example workflow, as a user has it: its API twin is what the browser makes of it, and it runs to the end."""
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from convert import BYPASSED, MUTED, to_api
-from examples import FOLDER, WORKFLOWS, give_picture, read, with_stand_ins
+from examples import FOLDER, WORKFLOWS, give_files, read, with_stand_ins
 from graphs import by, node
 from PIL import Image
 from server import ROOT
@@ -17,8 +18,8 @@ PICTURE = "picture: "  # how the demo begins the line that names a file
 
 @pytest.fixture(scope="module")
 def object_info(comfyui, comfyui_path):
-    """/object_info, once the picture that ComfyUI comes with is where it looks for pictures."""
-    give_picture(comfyui, comfyui_path)
+    """/object_info, once there are the files that the workflows load."""
+    give_files(comfyui, comfyui_path)
     return comfyui.get("/object_info")
 
 
@@ -51,6 +52,44 @@ def test_it_runs_to_the_end(comfyui, object_info, client, name):
     for node_id, entry in prompt.items():
         if object_info[entry["class_type"]]["output_node"]:
             assert outputs.get(node_id), f"{entry['class_type']} showed nothing"
+
+
+def test_the_FP8_loaders_show_how_far_they_are_and_what_they_hold(comfyui, object_info, client):
+    """On the nodes, in the browser: the bar fills from left to right, and the report stays."""
+    comfyui.forget()
+    prompt = with_stand_ins(read("api", "FP8 model to a picture.json"))
+    queued = client.queue(prompt)
+    kind, data = client.end(queued, 300)
+    assert kind == "execution_success", data
+    outputs = comfyui.end(queued)["outputs"]
+    for node_id, what, held in (
+        ("1", "diffusion model", "float8_e4m3fn per row"), ("2", "text encoder", "float8_e4m3fn"),
+    ):  # fmt: skip
+        steps = [(data["value"], data["max"]) for kind, data in client.of(queued)
+                 if kind == "progress" and data["node"] == node_id]
+        # Of what comes within a tenth of a second ComfyUI sends the first and the last.
+        assert len(steps) >= 2 and steps == sorted(steps) and steps[-1][0] == steps[-1][1], (node_id, steps)
+        title, disk, resident, layers, *rest = outputs[node_id]["text"][0].splitlines()
+        assert title.endswith(what) and held in layers
+        assert re.fullmatch(r"  on disk   .* \([\d,]+ bytes\)", disk)
+        assert re.fullmatch(r"  resident  .* \([\d,]+ bytes\), [\d.]+ of the file", resident)
+        assert ("  runs on   cpu" in rest) is (node_id == "2")
+        assert rest[0].startswith("  quantised on load: ") is (node_id == "1")
+
+
+def test_what_exceeds_a_macs_memory_is_told_before_it_is_loaded(comfyui, object_info):
+    comfyui.forget()
+    start = len(comfyui.log)
+    comfyui.post("/test/memory", {"recommended": 2**20})
+    try:
+        outputs = comfyui.run(with_stand_ins(read("api", "FP8 model to a picture.json")), 300)["outputs"]
+    finally:
+        comfyui.post("/test/memory", {"recommended": None})
+    said = re.search(r"flux_of_clip\.safetensors takes ([\d.]+) MiB, and Metal recommends at most 1\.0 MiB on this Mac",
+                     outputs["1"]["text"][0])  # fmt: skip
+    assert said and float(said[1]) > 1
+    log = comfyui.log[start:]
+    assert 0 < log.index(said[0]) < log.index("model_type FLUX")
 
 
 def test_the_two_branches_of_the_A_B_differ_on_this_stock(comfyui, object_info):
