@@ -48,8 +48,8 @@ def without_the_pack(server, how):
 
 
 def decode(kind, tag, **inputs):
-    """A latent of random numbers for 496x496, decoded by a Wan VAE: whole, or in tiles of 256. (From 512 on ComfyUI 0.33
-    makes tiles of 512, by its own estimate of what fits.)"""
+    """A latent of random numbers for 496x496, decoded by a Wan VAE: whole, or in tiles of 256. (From 512 on, ComfyUI
+    0.33 makes tiles of 512, by its own estimate of what fits.)"""
     return {"empty": node("EmptyHunyuanLatentVideo", width=496, height=496, length=1, batch_size=1),
             "noise": node("TestNoise", samples=("empty", 0)),
             "vae": node("VAELoader", vae_name="wan_wide_vae.safetensors"),
