@@ -28,6 +28,7 @@ from .peers import Peers
 from .peers.source import prepare
 
 FORMAT = 3
+MOST_BYTES = 48 * 2**20  # of what is carried to the GPU; the rest of 64 MiB is for the library beside it
 METAL = Path(__file__).resolve().parents[2] / "metal_kernels"
 ENTRIES_PER_FILE = 8
 SIMD = 32
@@ -254,6 +255,9 @@ def main(arguments: list[str] | None = None) -> int:
     rows = [row for row in rows if options.only in f"{row.id} {conformance.TABLE}"]
     plan = build(options.out, cases, peers, rows)
     size = sum(path.stat().st_size for path in options.out.iterdir())
+    if size > MOST_BYTES:
+        print(f"gpu.build: {options.out} has {size / 2**20:.0f} MiB, too many to carry", file=sys.stderr)
+        return 1
     print(f"{len(plan['cases'])} cases, {len(plan['kernels'])} kernels, {size / 2**20:.1f} MiB in {options.out}")
     return 0
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch.utils._pytree import tree_leaves
 
+from .driver import GpuError
 from .plan import Instance
 
 # Rows whose reference is the CPU's own cast of values beyond the format's range: releases of torch differ there.
@@ -23,7 +24,13 @@ def library(folder: Path):
     """metal_kernels.conformance from the folder above `metal_kernels`."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-    return importlib.import_module("metal_kernels.conformance")
+    try:
+        return importlib.import_module("metal_kernels.conformance")
+    except ImportError:
+        raise GpuError(
+            f"{folder / 'metal_kernels'} has no Python files: rows of the conformance table are judged by them; "
+            "carry the folder, or choose other tables with --table"
+        ) from None
 
 
 def decode(table, made: dict):

@@ -1,4 +1,8 @@
-"""RESULTS.md from the JSON of a run, written beside this file: `python -m gpu.report RUN.json`."""
+"""RESULTS.md from the JSON of a run, written beside this file: `python -m gpu.report RUN.json [MORE.json ...]`.
+
+A run may be several commands (speed, checks, the conformance table), each with its own JSON: of one plan, on one
+device.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,7 @@ from .bars import (
 )
 
 HERE = Path(__file__).resolve().parent
+CONFORMANCE = "conformance"  # the table of conformance.py
 
 
 def _table(header: list[str], rows: list[list[str]]) -> list[str]:
@@ -101,14 +106,58 @@ def peers_text(rows: list[dict]) -> list[str]:
     ]
 
 
+def right_text(run: dict) -> list[str]:
+    """What was compared with what, and what was wrong."""
+    checked = run.get("check", [])
+    rows = [row for row in checked if row["table"] == CONFORMANCE]
+    wrong = [row for row in checked if not row["ok"]]
+    lines = [
+        f"{len(checked) - len(rows)} calls compared with float64 on the GPU and, sampled, on the CPU; moves and casts "
+        "bit for bit. They reach every kernel by its host name.",
+    ]
+    if rows:
+        aside = run.get("set aside", 0)
+        said = f" {aside} rows are set aside, as the CPU's casts of this torch are not those of the torch that built "
+        lines += [
+            "",
+            f"{len(rows)} rows of the conformance table replayed with the same inputs, each result whole against its "
+            "reference (float64 on the CPU, or bit for bit the CPU's)." + (said + "the plan." if aside else ""),
+        ]
+    lines += ["", f"Wrong: **{len(wrong)}**.", ""]
+    return lines + [f"* {row['name']}: {row.get('text') or row['error']}" for row in wrong]
+
+
+def merged(runs: list[dict]) -> dict:
+    """One run of the results of several commands. Raises ValueError if they are of different plans or devices."""
+    for run in runs[1:]:
+        for key in ("device", "built", "sources"):
+            if run[key] != runs[0][key]:
+                raise ValueError(
+                    f"these are no parts of one run: {key} is {runs[0][key]} in one and {run[key]} in another"
+                )
+    whole = dict(runs[0])
+    for part in ("speed", "check"):
+        whole[part] = [row for run in runs for row in run.get(part, [])]
+    whole["set aside"] = sum(run.get("set aside", 0) for run in runs)
+    return whole
+
+
+def condensed(run: dict) -> dict:
+    """The run for results.json: of the checks that passed, how many there were and the worst error of each table."""
+    tables: dict[str, dict] = {}
+    for row in run.get("check", []):
+        table = tables.setdefault(f"{row['table']} {row['family']}", {"calls": 0, "worst": 0.0})
+        table["calls"] += 1
+        table["worst"] = max(table["worst"], row["error"] or 0.0) if row["ok"] else table["worst"]
+    return run | {"check": {"tables": tables, "wrong": [row for row in run.get("check", []) if not row["ok"]]}}
+
+
 def text(run: dict, sanitizer: dict[str, str]) -> str:
     """RESULTS.md."""
     rows = run.get("speed", [])
     tables: dict[str, list[dict]] = {}
     for row in rows:
         tables.setdefault(row["row"], []).append(row)
-    checked = run.get("check", [])
-    wrong = [row for row in checked if not row["ok"]]
     lines = [
         "# The kernels on a real GPU",
         "",
@@ -124,10 +173,8 @@ def text(run: dict, sanitizer: dict[str, str]) -> str:
         "",
         "## Right",
         "",
-        f"{len(checked)} calls compared with float64 on the GPU and, sampled, on the CPU; moves and casts bit for bit. "
-        f"They reach every kernel by its host name. Wrong: **{len(wrong)}**.",
+        *right_text(run),
         "",
-        *[f"* {row['name']}: {row.get('text') or row['error']}" for row in wrong],
         *_table(["compute-sanitizer, every kernel and host path", ""], [list(item) for item in sanitizer.items()]),
         "",
         "## Fast",
@@ -152,14 +199,18 @@ def text(run: dict, sanitizer: dict[str, str]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m gpu.report", description=__doc__.split("\n")[0])
-    parser.add_argument("run", type=Path)
+    parser.add_argument("run", type=Path, nargs="+")
     parser.add_argument("--sanitizer", action="append", default=[], metavar="NAME=TEXT")
     parser.add_argument("--out", type=Path, default=HERE)
     options = parser.parse_args(arguments)
-    run = json.loads(options.run.read_text())
+    try:
+        run = merged([json.loads(path.read_text()) for path in options.run])
+    except ValueError as error:
+        print(f"gpu.report: {error}", file=sys.stderr)
+        return 2
     sanitizer = dict(item.split("=", 1) for item in options.sanitizer)
     run["sanitizer"] = sanitizer
-    (options.out / "results.json").write_text(json.dumps(run) + "\n")
+    (options.out / "results.json").write_text(json.dumps(condensed(run)) + "\n")
     notes = HERE / "notes.md"  # by hand: what was tried, what is not in the run
     added = "\n" + notes.read_text() if notes.exists() else ""
     (options.out / "RESULTS.md").write_text(text(run, sanitizer) + added)

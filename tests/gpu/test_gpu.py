@@ -1,6 +1,7 @@
 """What of the GPU lane can be tested without a GPU: what is recorded, what is built, and what is said to bad input."""
 
 import json
+import sys
 
 import pytest
 import softmetal
@@ -9,7 +10,7 @@ from pack import ROOT, load
 from softmetal.frontend import toolchain
 from softmetal.frontend.translate import Translation
 
-from gpu import build, conformance, driver, paths, run
+from gpu import build, conformance, driver, paths, replay, run
 from gpu.cases import all_cases, layers, linear_case, pad_case, softmax_case
 from gpu.plan import Plan
 from gpu.small import small
@@ -132,6 +133,32 @@ def test_stale_ptx_is_one_sentence(built, tmp_path):
     changed.write_text(changed.read_text() + "\n// changed\n")
     with pytest.raises(driver.GpuError, match="is stale: pad.metal has changed since"):
         Plan(built, tmp_path)
+
+
+def test_stale_ptx_stops_the_run(built, tmp_path, capsys):
+    for path in built.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    plan["sources"]["softmax"] = "of other times"
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    line = refused(capsys, tmp_path)
+    assert f"the PTX in {tmp_path} is stale: softmax.metal has changed since; run python -m gpu.build" in line
+
+
+def test_a_library_that_was_not_carried_is_one_sentence(tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "metal_kernels"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(driver.GpuError, match="has no Python files: rows of the conformance table are judged by them"):
+        replay.library(tmp_path)
+
+
+def test_more_than_can_be_carried_is_one_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(build, "all_cases", lambda: [FEW[0]])
+    monkeypatch.setattr(build, "MOST_BYTES", 100)
+    assert build.main([str(tmp_path), "--table", "small"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "too many to carry" in line
 
 
 def test_a_missing_file_and_another_version_are_one_sentence(built, tmp_path):

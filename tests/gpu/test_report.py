@@ -73,27 +73,53 @@ def test_every_bar_says_what_it_is_measured_against():
         assert isinstance(bar, Bar) and bar.over in ("copy", "torch", "one", "peer") and bar.text
 
 
+def checked(name, ok, error, table="small"):
+    return {"name": name, "ok": ok, "error": error, "table": table, "family": "pad"}
+
+
+def test_parts_of_different_runs_are_one_sentence(tmp_path, capsys):
+    parts = [{"device": "NVIDIA H200", "built": built, "sources": {}} for built in ("today", "yesterday")]
+    paths = [tmp_path / f"{part['built']}.json" for part in parts]
+    for path, part in zip(paths, parts, strict=True):
+        path.write_text(json.dumps(part))
+    assert report.main([*map(str, paths), "--out", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no parts of one run: built is today in one and yesterday in another" in line
+    assert not (tmp_path / "RESULTS.md").exists()
+
+
 @pytest.fixture
 def page(tmp_path):
     peers = (("PyTorch 2.15", 2.0, 0.0), ("MLX", 0.1, 1e9))
     run = {
-        "device": "NVIDIA H200", "torch": "2.11.0", "cuda": "13.0", "date": "2026-11-30", "built": "2026-11-30",
+        "sources": {}, "device": "NVIDIA H200", "torch": "2.11.0", "cuda": "13.0", "date": "2026-11-30",
+        "built": "2026-11-30",
         "speed": [
             row("pad", "pad x", 1.1, 1.0, 3.0, moved=4.8e6 * 0.88, peers=peers),
             row("topk", "topk x", 1.0, 1.0),
         ],
-        "check": [{"name": "a", "ok": True, "error": 0.1}, {"name": "b", "ok": False, "error": 2.0}],
+        "check": [checked("a", True, 0.1), checked("b", False, 2.0)],
     }  # fmt: skip
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps(run))
-    assert report.main([str(path), "--sanitizer", "racecheck=0 hazards", "--out", str(tmp_path)]) == 0
-    assert json.loads((tmp_path / "results.json").read_text())["sanitizer"] == {"racecheck": "0 hazards"}
+    more = run | {"speed": [], "check": [checked("c", True, 0.5, "conformance")], "set aside": 7}
+    paths = [tmp_path / "run.json", tmp_path / "more.json"]
+    for path, part in zip(paths, (run, more), strict=True):
+        path.write_text(json.dumps(part))
+    assert report.main([*map(str, paths), "--sanitizer", "racecheck=0 hazards", "--out", str(tmp_path)]) == 0
+    kept = json.loads((tmp_path / "results.json").read_text())
+    assert kept["sanitizer"] == {"racecheck": "0 hazards"}
+    assert kept["check"]["tables"] == {
+        "small pad": {"calls": 2, "worst": 0.1},
+        "conformance pad": {"calls": 1, "worst": 0.5},
+    }
+    assert [row["name"] for row in kept["check"]["wrong"]] == ["b"]
     return (tmp_path / "RESULTS.md").read_text()
 
 
 def test_the_page_names_the_device_and_what_it_does_not_say(page):
     assert "**NVIDIA H200**, through NVPTX" in page and "says nothing of Apple's caches or matrix units" in page
     assert "| racecheck | 0 hazards |" in page and "Wrong: **1**" in page and "* b: 2.0" in page
+    assert "2 calls compared with float64" in page and "1 rows of the conformance table replayed" in page
+    assert "7 rows are set aside" in page
 
 
 def test_the_page_shows_the_peers_beside_ours_and_the_bytes_over_peak(page):
