@@ -45,7 +45,7 @@ def check_all(cases, functions, driver, deadline, rows: list[dict], on_cpu=False
             else:
                 row["error"] = check_case(case, functions, driver, on_cpu)
                 row["ok"] = row["error"] <= 1.0
-        except (AssertionError, GpuError, RuntimeError, NotImplementedError) as error:
+        except Exception as error:  # whatever it is, it is this case's result
             row |= {"ok": False, "error": None, "text": f"{type(error).__name__}: {str(error)[:300]}"}
         if not row["ok"]:
             print("WRONG", row, flush=True)
