@@ -49,8 +49,9 @@ def compile(  # noqa: A001 - the name that users of the module look for
     partial_simdgroups   nvptx: some lanes of a SIMD-group may be missing at a collective.
     constant_tensors     nvptx: `constant T*` are pointers to device memory, not blocks by value.
     house_rules  what this project asks of its own kernels beyond the language: Metal 3.1 (rules.py), conversions of
-                 bfloat written out (conversions.py), and no more threadgroup memory than any GPU has, which Metal
-                 refuses when it makes the pipeline. False for the sources of others.
+                 bfloat written out (conversions.py), no function that calls itself (Apple's compiler takes MLX's, whose
+                 last act that is), and no more threadgroup memory than any GPU has, which Metal refuses when it makes
+                 the pipeline. False for the sources of others.
 
     Raises CompileError for a source that Metal would refuse, ToolchainError when the compiler is missing.
     """
@@ -193,7 +194,7 @@ def _kernels(entries: dict[int, Entry], module: reflection.Module, house_rules: 
             raise CompileError(
                 message(entry.definition.line, f"kernel '{entry.host_name}': undefined function '{missing}'")
             )
-        looping = module.recursive(target)
+        looping = module.recursive(target, by_others=not house_rules)
         if looping:
             raise CompileError(
                 message(

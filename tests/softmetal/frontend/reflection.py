@@ -59,8 +59,8 @@ class Module:
                     return readable_symbol(callee)
         return None
 
-    def recursive(self, name: str) -> str | None:
-        """A function in reach of `name` that can call itself, or None."""
+    def recursive(self, name: str, by_others: bool = False) -> str | None:
+        """A function in reach of `name` that can call itself (by_others: by way of another function), or None."""
         state: dict[str, int] = {}
         stack = [(name, iter(self.functions[name].calls))]
         state[name] = 1
@@ -71,7 +71,8 @@ class Module:
                 state[function] = 2
                 stack.pop()
             elif state.get(callee) == 1:
-                return readable_symbol(callee)
+                if not by_others or callee != function:
+                    return readable_symbol(callee)
             elif callee not in state:
                 state[callee] = 1
                 stack.append((callee, iter(self.functions[callee].calls)))

@@ -56,6 +56,26 @@ def test_a_bfloat_is_a_condition_for_others():
         compile(source)
 
 
+def test_a_function_calls_itself_for_others():
+    source = HEAD + (
+        "inline float sum(device const float* x, int n, float so_far) {\n"
+        "  return n == 0 ? so_far : sum(x + 1, n - 1, so_far + x[0]);\n}\n"
+        "kernel void f(device const float* x, device float* out) { out[0] = sum(x, 4, 0); }\n"
+    )
+    out = np.zeros(1, np.float32)
+    run(source, "f", np.array([1, 2, 3, 4], np.float32), out, threads=1, house_rules=False)
+    assert out[0] == 10
+    with pytest.raises(CompileError, match="recursive function calls are not supported in Metal"):
+        compile(source)
+    mutual = HEAD + (
+        "float odd(int n);\ninline float even(int n) { return n == 0 ? 1 : odd(n - 1); }\n"
+        "float odd(int n) { return n == 0 ? 0 : even(n - 1); }\n"
+        "kernel void f(device float* out) { out[0] = even(4); }\n"
+    )
+    with pytest.raises(CompileError, match="recursive function calls are not supported in Metal"):
+        compile(mutual, house_rules=False)
+
+
 def test_not_for_this_projects_kernels():
     compile(WIDENING, house_rules=False)  # what was compiled for others is not found again
     with pytest.raises(CompileError) as refused:
