@@ -25,6 +25,7 @@ from . import conformance
 from .cases import Case, all_cases
 from .paths import Executed
 from .peers import Peers
+from .peers.call import TooManyGroups
 from .peers.source import prepare
 
 FORMAT = 3
@@ -128,7 +129,7 @@ class Kernels:
             raise ValueError(f"{name}: a partial threadgroup of two dimensions numbers its lanes otherwise on this GPU")
         for extent, group, most in zip(step["threads"], step["group"], CUDA_GRID, strict=True):
             if -(-extent // group) > most:
-                raise ValueError(f"{name}: {extent} threads in groups of {group} are more groups than CUDA has")
+                raise TooManyGroups(f"{name}: {extent} threads in groups of {group} are more groups than CUDA has")
         key = f"{name}{'.partial' if partial else ''}{'.tensors' if tensors else ''}"
         if self.used.get(key, {}).get("library", digest) != digest:  # two sources have a kernel of this name
             key += f".{digest[:8]}"
@@ -215,11 +216,17 @@ def build(out: Path, cases: list[Case], peers: Peers | None = None, rows: Sequen
 
     made, sources = record_all(cases, peers, rows)
     kernels = Kernels(sources, peers_sources(made, peers) if peers else {})
-    for call in (call for case in made for call in (case, *case["peers"])):
-        for step in call["steps"]:
-            if "kernel" in step:
+    left_out = {}  # rows of the conformance table that CUDA cannot launch
+    for case in made:
+        try:
+            for step in (step for call in (case, *case["peers"]) for step in call["steps"] if "kernel" in step):
                 kernels.place(step)
                 del step["library"]
+        except TooManyGroups as error:
+            if case["table"] != conformance.TABLE:
+                raise
+            left_out[case["name"]] = str(error)
+    made = [case for case in made if case["name"] not in left_out]
     out.mkdir(parents=True, exist_ok=True)
     for old in [*out.glob("*.ptx"), *out.glob("plan.json")]:
         old.unlink()
@@ -230,6 +237,7 @@ def build(out: Path, cases: list[Case], peers: Peers | None = None, rows: Sequen
         "saturates": load().metal_kernels.fp8.formats.saturates(),
         "sources": source_digests(),
         "kernels": kernels.write(out),
+        "left out": left_out,
         "cases": made,
     }
     (out / "plan.json").write_text(json.dumps(plan))
@@ -254,6 +262,8 @@ def main(arguments: list[str] | None = None) -> int:
     rows = conformance.rows() if not options.table or conformance.TABLE in options.table else []
     rows = [row for row in rows if options.only in f"{row.id} {conformance.TABLE}"]
     plan = build(options.out, cases, peers, rows)
+    for name, why in plan["left out"].items():
+        print(f"left out: {name}: {why}")
     size = sum(path.stat().st_size for path in options.out.iterdir())
     if size > MOST_BYTES:
         print(f"gpu.build: {options.out} has {size / 2**20:.0f} MiB, too many to carry", file=sys.stderr)

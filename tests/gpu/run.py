@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import math
 import sys
 import time
 import traceback
@@ -17,7 +18,7 @@ from pathlib import Path
 import torch
 
 from .driver import Driver, GpuError, find_gpu
-from .plan import Instance, Plan, fill
+from .plan import Instance, Plan, dtype_of, fill
 from .replay import comparable, judge, library
 from .replay import fill as fill_row
 
@@ -58,20 +59,39 @@ def check_all(cases, functions, driver, deadline, rows: list[dict], on_cpu=False
 
 class HostOperations(Instance):
     """Its operations of torch's are computed on the CPU and their results copied there: a sanitizer that looks at our
-    kernels alone sees a copy's writes, and not those of torch's kernels."""
+    kernels alone sees a copy's writes, and not those of torch's kernels. What an operation does not read is not copied
+    to the CPU: nobody may have written it."""
 
     def _operation(self, step):
+        written = {reference["storage"] for reference in step["out"]}
+        overwritten = written if step["op"] in ("copy_", "zero_", "fill_") else set()
+        parts = {r["storage"] for r in step["out"] if math.prod(r["shape"]) * dtype_of(r).itemsize < self._size(r)}
+        for number in parts & overwritten:  # the rest of it is kept, so it goes to the CPU and has to have been written
+            self.storages[number].copy_(torch.full(self.storages[number].shape, 0xA5, dtype=torch.uint8))
+        read = (_storages(step["args"]) - overwritten) | parts
+
         def run():
             there = self.storages
-            self.storages = here = [storage.cpu() for storage in there]
+            here = [s.cpu() if n in read else torch.zeros(s.shape, dtype=s.dtype) for n, s in enumerate(there)]
+            self.storages = here
             try:
                 Instance._operation(self, step)()
             finally:
                 self.storages = there
-            for number in {reference["storage"] for reference in step["out"]}:
+            for number in written:
                 there[number].copy_(here[number])
 
         return run
+
+    def _size(self, reference: dict) -> int:
+        return self.case["storages"][reference["storage"]]
+
+
+def _storages(value) -> set[int]:
+    """The numbers of the storages that an operation's arguments name."""
+    if isinstance(value, list):
+        return set().union(*map(_storages, value))
+    return {value["storage"]} if isinstance(value, dict) and "storage" in value else set()
 
 
 def run_all(cases, functions, driver, table) -> None:
