@@ -107,6 +107,7 @@ BARS: dict[str, tuple[Bar, ...]] = {
         Bar(1.0, "peer", "not slower than the best peer"),
     ),
     "grouped prefill": (Bar(1.0, "peer", "not slower than the best peer"),),
+    "grouped along K": (Bar(1.0, "peer", "not slower than the best peer"),),
     "fp8 linear M=1": (
         Bar(1.25, "copy", "at most 1.25 times the copy"),
         Bar(1.0, "peer", "not slower than the best peer"),

@@ -164,9 +164,20 @@ def grouped_speed() -> Iterator[Case]:
             for tokens in (512, 2048):
                 ends = even_ends(experts, tokens * chosen)
                 yield grouped_case(ends, n, k, "bfloat16", "speed", row="grouped prefill", model=model)
+    for model in ("LFM2.5-8B-A1B", "gpt-oss-20b"):  # the gradient of the experts' weights: K is the tokens'
+        experts, n, k, chosen = MODELS[model][0]
+        yield along_k_case(tuple(16 * end for end in even_ends(experts, 512 * chosen // 16)), k, n, model)
     for rows, experts, k in ((1, 256, 8), (1, 32, 4), (512, 256, 8), (2048, 32, 4), (1, 4096, 32)):
         x = Tensor("bfloat16", (rows, experts))
         yield Case(f"topk {rows}x{experts} k={k} bfloat16", "grouped_mm", "topk", (x, k), "speed", row="topk")
+
+
+def along_k_case(ends, m, n, model, dtype="bfloat16") -> Case:
+    """a [M, K] transposed, b [K, N], K in groups."""
+    k = ends[-1]
+    args = (Tensor(dtype, (m, k), (1, m)), Tensor(dtype, (k, n)), Tensor("int32", (len(ends),), values=ends))
+    name = f"grouped along K, {k} in {len(ends)} groups {m}x{n} {dtype} ({model})"
+    return Case(name, "grouped_mm", "_grouped_mm", args, "speed", row="grouped along K", flops=2 * m * n * k)
 
 
 def spread(experts: int, rows: int) -> tuple[int, ...]:

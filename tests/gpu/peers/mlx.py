@@ -1,6 +1,6 @@
 """MLX's softmax, matrix-vector products and gathered products, launched as its host code does on an M3 or newer without
 matrix units. The rules are of ml-explore/mlx, commit 846d176, mlx/backend/metal/: softmax.cpp (Softmax::eval_gpu) and
-matmul.cpp (gemv_axbpy, gemv_wide_config, gather_mv, gather_mm_rhs)."""
+matmul.cpp (gemv_axbpy, gemv_wide_config, gather_mv, gather_mm_rhs, segmented_mm)."""
 
 from __future__ import annotations
 
@@ -151,8 +151,31 @@ def gather_mm_rhs(call: Call, case: Case, results: list[dict]) -> bool:
     return True
 
 
+def segmented_mm(call: Call, case: Case, results: list[dict]) -> bool:
+    """K in groups, a product for each: the gradient of the experts' weights. The tiles are those of a Pro or a Max."""
+    a, b, ends = case.args
+    if ends is None or len(a.shape) != 2 or len(b.shape) != 2 or a.stride != (1, a.shape[0]) or b.stride:
+        return False
+    (m, k), n, groups = a.shape, b.shape[1], len(ends.values)
+    (a, b, _), (y,) = call.use(case.op, case.args, results)
+    bm, bn, bk, wm, wn = 64, 64, 16, 2, 2
+    kind = a["dtype"]
+    name = f"steel_segmented_mm_tn_{kind}_{kind}_bm{bm}_bn{bn}_bk{bk}_wm{wm}_wn{wn}"
+    tiles = ceil_div(n, bn), ceil_div(m, bm)
+    params = packed("<8i3q3i4x", m, n, k, m, n, n, *tiles, 0, 0, m * n, 0, 0, 0)
+    aligned = ((200, m % bm), (201, n % bn))
+    source = Source(
+        "steel/gemm/kernels/steel_gemm_segmented.metal",
+        ((199, "true"), *((index, "false" if rest else "true") for index, rest in aligned)),
+    )
+    segments = [edge for pair in zip((0, *ends.values), ends.values, strict=False) for edge in pair]
+    args = (a, b, call.values("int32", segments), y, params)
+    call.launch_groups(source, name, args, (*tiles, groups), (SIMD, wn, wm))
+    return True
+
+
 OPERATIONS = {
     "_softmax": (softmax, softmax_precise),
     "linear": (gemv, gemv_wide),
-    "_grouped_mm": (gather_mv, gather_mm_rhs),
+    "_grouped_mm": (gather_mv, gather_mm_rhs, segmented_mm),
 }

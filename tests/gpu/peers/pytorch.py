@@ -149,6 +149,21 @@ def grouped_mm(call: Call, case: Case, results: list[dict]) -> bool:
     return True
 
 
+def grouped_mm_along_k(call: Call, case: Case, results: list[dict]) -> bool:
+    a, b, ends = case.args
+    if ends is None or len(a.shape) != 2 or len(b.shape) != 2 or a.stride != (1, a.shape[0]) or b.stride:
+        return False
+    (m, k), n, groups = a.shape, b.shape[1], len(ends.values)
+    (a, b, ends), (y,) = call.use(case.op, case.args, results)
+    tile = 64 if m > 48 else 32 if m > 24 else 16
+    params = packed("<11I", m, n, k, groups, 1, m, n, 1, n, 1, m * n)
+    name = f"grouped_mm_k_{TYPES[a['dtype']]}_bm{tile}_u32"
+    grid = (ceil_div(n, _TILE_N), ceil_div(m, tile), groups)
+    threads = (4 if tile >= 64 else 2) * SIMD
+    call.launch_groups(Source("GroupedMM.metal"), name, (a, b, ends, y, params), grid, (threads,))
+    return True
+
+
 # ---- ScaledMM.mm
 
 _TILE, _MOST_FEW, _ALIGNMENT = 32, 4, 16
@@ -193,7 +208,7 @@ OPERATIONS = {
     "_log_softmax": (softmax,),
     "linear": (gemv,),
     "constant_pad_nd": (pad,),
-    "_grouped_mm": (grouped_mm,),
+    "_grouped_mm": (grouped_mm, grouped_mm_along_k),
     "scaled_mm": (scaled_mm,),
     "fp8_linear": (scaled_mm_of_linear,),
 }

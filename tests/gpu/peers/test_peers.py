@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from gpu import build
-from gpu.cases import Tensor, fp8_linear_case, grouped_case, linear_case, pad_case, softmax_case
+from gpu.cases import Tensor, along_k_case, fp8_linear_case, grouped_case, linear_case, pad_case, softmax_case
 from gpu.peers import Peers, mlx, pytorch
 from gpu.peers.call import Call, TooManyGroups
 from gpu.peers.source import Folder, Source, prepare
@@ -176,6 +176,20 @@ def test_pytorch_experts():
     assert sizes == (70, 100, 64, 3, 64, 1, 1, 64, 100, 1, 6400)
     few = grouped_case((1, 2, 3), 100, 64, "bfloat16", "speed", row="grouped decode")
     assert launched(pytorch.grouped_mm, few, (3, 100), "bfloat16") is None  # another kernel of theirs
+
+
+def test_groups_along_k():
+    case = along_k_case((16, 16, 80), 128, 96, "a model")
+    (step,) = launched(mlx.segmented_mm, case, (3, 128, 96), "bfloat16")
+    assert step["kernel"] == "steel_segmented_mm_tn_bfloat16_bfloat16_bm64_bn64_bk16_wm2_wn2"
+    assert step["threads"] == [2 * 32, 2 * 2, 3 * 2] and step["group"] == [32, 2, 2]
+    call = Call("a peer")
+    mlx.segmented_mm(call, case, [{"dtype": "bfloat16", "shape": (3, 128, 96)}])
+    assert call.plan()["inputs"][-1]["values"] == [0, 16, 16, 16, 16, 80]
+    (step,) = launched(pytorch.grouped_mm_along_k, case, (3, 128, 96), "bfloat16")
+    assert step["kernel"] == "grouped_mm_k_bfloat_bm64_u32" and step["threads"] == [2 * 128, 2, 3]
+    rows = grouped_case((0, 30, 70), 100, 64, "bfloat16", "speed", row="grouped prefill")
+    assert launched(mlx.segmented_mm, rows, (70, 100)) is launched(pytorch.grouped_mm_along_k, rows, (70, 100)) is None
 
 
 def test_pytorch_fp8():
