@@ -84,6 +84,10 @@ TABLE: dict[str, dict[tuple[int, int], Stock]] = {
         (2, 10): Stock(False, "F.scaled_mm is missing on MPS"),
         (2, 15): Stock(False, "F.scaled_mm runs at 0.12 of bfloat16's speed"),
     },
+    "scaled_mm_v2_op": {  # so that what is wrong with its arguments is said by someone
+        (2, 9): Stock(False, "F.scaled_mm is missing on MPS"),
+        (2, 15): Stock(True, "F.scaled_mm is there"),
+    },
     "peak_statistics": {
         (2, 9): Stock(False, "torch.accelerator has no memory statistics for MPS"),
         (2, 13): Stock(True, "torch.accelerator reports MPS memory and its peaks"),

@@ -29,12 +29,12 @@ def _source_of(case: Case) -> tuple[Source, torch.Tensor]:
 
 
 def _make_quantize(case: Case) -> tuple:
-    """options: x: the wide dtype; per; given: whether the scale is given."""
+    """options: x: the wide dtype; per; given: whether the scale is given; power: of block32's x, of two."""
     source, x = _source_of(case)
     per = case.option("per", "tensor")
     if per == "block32":
-        x = x * torch.logspace(-4, 3, x.shape[0], device="cpu").to(x.dtype)[:, None]
-        x[0, :32] = 0
+        x = x * torch.logspace(-4, 3, x.shape[0], device="cpu").to(x.dtype)[:, None] * 2.0 ** case.option("power", 0)
+        x[:1, :32] = 0
     rows = x.shape[0] if per == "row" else 1
     return x, case.dtype, per, source.uniform((rows, 1) if per == "row" else ()) if case.option("given") else None
 
@@ -48,7 +48,8 @@ def quantize(x, dtype, per, scale) -> tuple[Expected, ...]:
     if per == "block32":
         return _quantize_blocks(x)
     most = torch.finfo(dtype).max
-    rows = x.reshape(x.shape[0], -1) if per == "row" else x.reshape(1, -1)
+    count = x.shape[0] if per == "row" else 1
+    rows = x.reshape(count, x.numel() // max(1, count))
     if scale is None:
         amax = rows.float().abs().amax(1, keepdim=True) if x.numel() else rows.new_zeros(len(rows), 1).float()
         scale = torch.where(amax == 0, 1.0, amax / most)
@@ -59,11 +60,11 @@ def quantize(x, dtype, per, scale) -> tuple[Expected, ...]:
 
 
 def _quantize_blocks(x: torch.Tensor) -> tuple[Expected, ...]:
-    """The scale of a block is the least power of two with which it fits."""
-    blocks = x.double().view(x.shape[0], -1, 32)
+    """The scale of a block is the least power of two with which it fits, from 2^-127 on."""
+    blocks = x.double().view(x.shape[0], x.shape[1] // 32, 32)
     amax = blocks.abs().amax(-1)
     mantissa, exponent = torch.frexp(amax / 448)
-    exponent = torch.where(mantissa == 0.5, exponent - 1, exponent)
+    exponent = torch.where(mantissa == 0.5, exponent - 1, exponent).clamp(min=-127)
     stored = torch.where(amax == 0, 0, (exponent + 127).clamp(0, 254)).to(torch.uint8)
     power = torch.where(amax == 0, 1.0, torch.exp2(exponent.double()))[..., None]
     values = (blocks / power).float().to(torch.float8_e4m3fn).view(x.shape)
@@ -71,12 +72,13 @@ def _quantize_blocks(x: torch.Tensor) -> tuple[Expected, ...]:
 
 
 def _make_dequantize(case: Case) -> tuple:
-    """options: to: the wide dtype; per."""
+    """options: to: the wide dtype; per; exponents: of block scales, the lowest and one past the highest byte."""
     source, per = Source(case), case.option("per", "tensor")
     values = random_fp8(source, case.shapes[0], case.dtype, case.layout, scale=3.0)
     rows = case.shapes[0][0] if case.shapes[0] else 1
     if per == "block32":
-        exponents = source.integers((rows, case.shapes[0][1] // 32), 100, 150, torch.uint8)
+        low, high = case.option("exponents", (100, 150))
+        exponents = source.integers((rows, case.shapes[0][1] // 32), low, high, torch.uint8)
         return values, tiled(exponents).view(torch.float8_e8m0fnu), case.option("to", torch.bfloat16)
     return values, source.uniform((rows, 1) if per == "row" else ()), case.option("to", torch.bfloat16)
 
@@ -87,7 +89,7 @@ def dequantize(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> tupl
         rows, blocks = x.shape[0], x.shape[1] // 32
         flat = scale.view(torch.uint8).view(scale.shape[0] // 128, scale.shape[1] // 4, 32, 4, 4)
         exponents = flat.permute(0, 3, 2, 1, 4).reshape(scale.shape)[:rows, :blocks]
-        power = torch.exp2(exponents.double() - 127)[..., None]
+        power = torch.where(exponents == 255, torch.nan, torch.exp2(exponents.double() - 127))[..., None]
         return (exactly((x.double().view(rows, blocks, 32) * power).to(dtype).view(x.shape)),)
     factor = scale.to(dtype) if scale.numel() == 1 else scale.to(dtype).view(-1, *(1,) * (x.dim() - 1))
     return (exactly((x.to(dtype) * factor).contiguous()),)
@@ -111,7 +113,7 @@ def nvfp4(packed, tensor_scale, stored, dtype, hi_first) -> tuple[Expected, ...]
     flat = stored.view(torch.uint8).view(stored.shape[0] // 128, stored.shape[1] // 4, 32, 4, 4)
     scales = flat.permute(0, 3, 2, 1, 4).reshape(stored.shape)[:rows, :blocks].contiguous()
     factor = tensor_scale.to(dtype) * scales.view(torch.float8_e4m3fn).to(dtype)
-    return (exactly((values * factor[..., None]).view(rows, -1)),)
+    return (exactly((values * factor[..., None]).view(rows, 16 * blocks)),)
 
 
 def _make_stochastic(case: Case) -> tuple:

@@ -625,7 +625,7 @@ template <typename T>
     v[i] = Wide<T>::to_float(in[first + i]);
     largest = max(largest, v[i] & 0x7fffffffu);
   }
-  // Smallest power of two not below amax / 448 = (amax / 256) / 1.75; a float32 below 2^-126 * 448 takes the smallest.
+  // Smallest power of two not below amax / 448 = (amax / 256) / 1.75; a float32 below 2^-126 * 448 takes 2^-127, byte 0.
   uint exponent = 0;
   if (largest > 0x7f800000u) {
     exponent = 0;
@@ -633,10 +633,11 @@ template <typename T>
     exponent = min((largest >> 23) - 8u + uint((largest & 0x7fffffu) > 0x600000u), 254u);
   }
   const bool zero = largest == 0;
-  const float scale = zero ? 1.0f : as_type<float>(exponent << 23);
+  // Times the power's reciprocal, which is exact too, and never a subnormal: the exponent is at most 247.
+  const float reciprocal = as_type<float>((254u - exponent) << 23);
   FP8_UNROLL
   for (int i = 0; i < 32; ++i) {
-    const float q = zero ? 0.0f : as_type<float>(v[i]) / scale;
+    const float q = zero ? 0.0f : as_type<float>(v[i]) * reciprocal;
     const float within = isnan(q) ? q : clamp(q, -448.0f, 448.0f);
     out[first + i] = uchar(encode_bits(as_type<uint>(within), e4m3fn, p.saturate != 0));
   }
@@ -654,9 +655,12 @@ template <typename T>
   const long row = long(position.y);
   const long block = long(position.x);
   const long first = (row * p.blocks + block) * 32;
-  const float scale = as_type<float>(uint(scales[tiled(row, block, p.tiles)]) << 23);  // 0 is zero here, 255 infinity
+  const uint exponent = scales[tiled(row, block, p.tiles)];
+  // 2^-127 is subnormal, which a GPU may flush: in two steps. 255 is NaN.
+  const float scale = as_type<float>(exponent == 0xffu ? 0x7fc00000u : max(exponent, 1u) << 23);
+  const float half_or_one = exponent == 0 ? 0.5f : 1.0f;
   for (int i = 0; i < 32; ++i) {
-    const float value = as_type<float>(decode_bits(in[first + i], int(format))) * scale;
+    const float value = as_type<float>(decode_bits(in[first + i], int(format))) * half_or_one * scale;
     out[first + i] = Wide<T>::from_float(as_type<uint>(value));
   }
 }

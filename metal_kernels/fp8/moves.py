@@ -36,7 +36,7 @@ def patches() -> tuple[Patch, ...]:
         *(_moving(op, positions) for op, positions in MOVES.items()),
         _filling("fill_.Scalar", fill_scalar_, lambda self, value: True),
         _filling(
-            "fill_.Tensor", fill_tensor_, lambda self, value: isinstance(value, torch.Tensor) and value.dim() == 0
+            "fill_.Tensor", fill_tensor_, lambda self, value: isinstance(value, torch.Tensor)
         ),
         _filling("constant_pad_nd", constant_pad_nd, lambda self, pad, value=0: True),
         _filling("_local_scalar_dense", item, lambda self: True),
@@ -51,6 +51,11 @@ def fill_scalar_(self: torch.Tensor, value: complex) -> torch.Tensor:
 
 def fill_tensor_(self: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """`self` filled with `value`, a 0-dim tensor; one on mps is not waited for."""
+    if value.dim():
+        try:
+            torch.empty(0, device="cpu").fill_(torch.empty(value.shape, device="cpu"))
+        except RuntimeError as error:
+            raise ArgumentError(error) from None
     return copy_(self, value)
 
 
@@ -95,7 +100,10 @@ def _moving(op: str, positions: tuple[int, ...]) -> Patch:
     def run(*args, **kwargs):
         dtype = leading(args).dtype
         moved = [_all_as_bytes(value) if i in positions else value for i, value in enumerate(args)]
-        result = call(*moved, **kwargs)
+        try:
+            result = call(*moved, **kwargs)
+        except Exception as error:  # what stock finds wrong with these arguments; on FP8 it would name the dtype alone
+            raise ArgumentError(error) from None
         return args[0] if in_place else result.view(dtype)
 
     return Patch(

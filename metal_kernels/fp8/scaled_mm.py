@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from ..environment import stock
 from ..kernel import ArgumentError
 from .cast import cast, contiguous, decode
 from .formats import MATRIX, WIDE
@@ -24,14 +25,17 @@ def scaled_mm(
     scale_b: torch.Tensor,
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
+    scale_result: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """(a * scale_a) @ (b * scale_b) + bias.
+    """(a * scale_a) @ (b * scale_b) + bias, over scale_result where the output is FP8.
 
     a, b               [M, K] and [K, N], float8_e4m3fn or one of them float8_e5m2, on mps, any strides; K and N
                        multiples of 16.
     scale_a, scale_b   float32, each one element or one a row of a, a column of b: [M, 1] and [1, N].
     bias               [N] or None; of out_dtype, or bf16 where that is FP8.
     out_dtype          fp32, fp16, bf16, or FP8 (None: a's dtype).
+    scale_result       float32, one element. As torch's CPU kernel has it: an FP8 output is divided by it, any other
+                       does not look at it.
 
     Raises what torch's CUDA kernel raises for anything else.
     """
@@ -56,7 +60,9 @@ def scaled_mm(
             product = torch.mm(left, block.t())
             product.mul_(scale_a.view(-1, 1)).mul_(scale_b if scale_b.numel() == 1 else scale_b[first:end])
             out[:, first:end].copy_(product if bias is None else product.add_(bias[first:end].float()))
-    return out if out_dtype == wide else cast(out, out_dtype)
+    if out_dtype == wide:
+        return out
+    return cast(out if scale_result is None else out.div_(scale_result.view(())), out_dtype)
 
 
 def supports(self: torch.Tensor, mat2: torch.Tensor, *args, **kwargs) -> bool:
@@ -67,10 +73,10 @@ def supports(self: torch.Tensor, mat2: torch.Tensor, *args, **kwargs) -> bool:
 def run(
     self, mat2, scale_a, scale_b, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False
 ) -> torch.Tensor:
-    """aten::_scaled_mm. scale_result only has a meaning for FP8 results, and use_fast_accum none here."""
+    """aten::_scaled_mm. use_fast_accum has no meaning here."""
     if scale_result is not None and (scale_result.numel() != 1 or scale_result.dtype is not torch.float32):
         raise ArgumentError(RuntimeError("scale_result must be a float scalar"))
-    return _checked(self, mat2, scale_a, scale_b, bias, out_dtype)
+    return _checked(self, mat2, scale_a, scale_b, bias, out_dtype, scale_result)
 
 
 def run_out(self, mat2, scale_a, scale_b, *args, out: torch.Tensor, **kwargs) -> torch.Tensor:
@@ -89,10 +95,16 @@ def supports_v2(
     self, mat2, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, bias, out_dtype, contraction_dim=(),
     use_fast_accum=False,
 ) -> bool:  # fmt: skip
-    """Whether this aten::_scaled_mm_v2 has scales of tensors or rows: one list entry each, not swizzled."""
+    """Whether this aten::_scaled_mm_v2 is one of mps tensors with scales of tensors or rows. For other scales a torch
+    that has the op says what is wrong with them; for one that has not, run_v2 does."""
+    ours = _ours(scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, contraction_dim)
+    return supports(self, mat2) and (ours or not stock("scaled_mm_v2_op").good)
+
+
+def _ours(scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, contraction_dim) -> bool:
+    """Scales of tensors or rows: one list entry each, not swizzled."""
     return (
-        supports(self, mat2)
-        and all(len(x) == 1 for x in (scale_a, scale_b, recipe_a, recipe_b))
+        all(len(x) == 1 for x in (scale_a, scale_b, recipe_a, recipe_b))
         and {*recipe_a, *recipe_b} <= {TENSOR_WISE, ROW_WISE}
         and not any((*swizzle_a, *swizzle_b))
         and tuple(contraction_dim) in ((), (1, 0))
@@ -104,19 +116,22 @@ def run_v2(
     use_fast_accum=False,
 ) -> torch.Tensor:  # fmt: skip
     """aten::_scaled_mm_v2."""
+    if not _ours(scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, contraction_dim):
+        swizzles = (*swizzle_a, *swizzle_b)
+        raise ArgumentError(ValueError(_refusal(self, mat2, scale_a, scale_b, swizzles, contraction_dim)))
     for scales, recipe in ((scale_a, recipe_a), (scale_b, recipe_b)):
         if recipe[0] == TENSOR_WISE and scales[0].numel() != 1:
             raise ArgumentError(ValueError(_configuration(self, mat2, scale_a[0], scale_b[0])))
     return _checked(self, mat2, scale_a[0], scale_b[0], bias, out_dtype or torch.bfloat16)
 
 
-def _checked(a, b, scale_a, scale_b, bias, out_dtype) -> torch.Tensor:
+def _checked(a, b, scale_a, scale_b, bias, out_dtype, scale_result=None) -> torch.Tensor:
     """scaled_mm for the dispatcher: MPS has no stock kernel that would find the same fault."""
     try:
         _check(a, b, scale_a, scale_b, bias, a.dtype if out_dtype is None else out_dtype)
     except (RuntimeError, ValueError) as error:
         raise ArgumentError(error) from None
-    return scaled_mm(a, b, scale_a, scale_b, bias, out_dtype)
+    return scaled_mm(a, b, scale_a, scale_b, bias, out_dtype, scale_result)
 
 
 def _check(a, b, scale_a, scale_b, bias, out_dtype) -> None:
@@ -173,7 +188,19 @@ def _configuration(a, b, scale_a, scale_b) -> str:
     return "\n".join(lines)
 
 
-def _described(name: str, matrix: torch.Tensor, scale: torch.Tensor) -> str:
+def _refusal(a, b, scale_a, scale_b, swizzles, contraction_dim) -> str:
+    """What is wrong with scales, recipes, swizzles or dimensions that F.scaled_mm has elsewhere and not on MPS."""
+    if any(swizzles):
+        return "MPS does not support swizzle."
+    if tuple(contraction_dim) not in ((), (1, 0)):
+        dims = " and ".join(f"mat_{name}: {dim}" for name, dim in zip("ab", contraction_dim, strict=False))
+        return f"mat_a and mat_b are multiplied over dimension 1 of mat_a and 0 of mat_b on MPS, not over {dims}"
+    return _configuration(a, b, *(scales[0] if scales else None for scales in (scale_a, scale_b)))
+
+
+def _described(name: str, matrix: torch.Tensor, scale: torch.Tensor | None) -> str:
+    if scale is None:
+        return f"mat_{name}.dtype()={_name(matrix.dtype)}, scale_{name}=None"
     return (
         f"mat_{name}.dtype()={_name(matrix.dtype)}, scale_{name}.dtype()={_name(scale.dtype)}, "
         f"scale_{name}.size()={list(scale.shape)}, scale_{name}.stride()={list(scale.stride())}"

@@ -41,6 +41,19 @@ def define(
         op.register_vmap(vmap)
 
 
+def wanted(ctx, position: int) -> bool:
+    """Whether a backward is asked for the gradient of its op's argument at `position`.
+
+    Not `ctx.needs_input_grad[position]`: torch.library leaves out trailing arguments that equal their defaults.
+    """
+    return any(ctx.needs_input_grad[position : position + 1])
+
+
+def rows_of(x: torch.Tensor) -> torch.Tensor:
+    """x [..., K] as [rows, K], also where it has no elements; [K] is one row."""
+    return x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
+
+
 def healthy(kernel: str, dtype: torch.dtype) -> bool:
     """Whether the kernel may run for this dtype: the first time it is compiled and checked against the CPU."""
     return selfcheck.first_use(_installation.switches[kernel], dtype)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from .. import linear as _linear
 from .. import pad as _pad
 from .. import softmax as _softmax
-from .define import define, healthy
+from .define import define, healthy, rows_of, wanted
 
 OPS = torch.ops.metal_kernels
 
@@ -151,8 +151,7 @@ def _linear_fake(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 
 
 def _linear_setup(ctx, inputs, output) -> None:
-    x, weight, bias = inputs
-    ctx.has_bias = bias is not None
+    x, weight, _ = inputs
     ctx.save_for_backward(x, weight)
 
 
@@ -164,12 +163,12 @@ def _linear_backward(ctx, gradient: torch.Tensor):
         gradient, weight_2d = gradient.unsqueeze(-1), weight.unsqueeze(0)
     else:
         weight_2d = weight
-    flat = gradient.reshape(-1, gradient.shape[-1])
-    if ctx.needs_input_grad[0]:
+    flat = rows_of(gradient)
+    if wanted(ctx, 0):
         grad_x = (flat @ weight_2d).view(x.shape)
-    if ctx.needs_input_grad[1]:
-        grad_weight = (flat.t() @ x.reshape(-1, x.shape[-1])).view(weight.shape)
-    if ctx.has_bias and ctx.needs_input_grad[2]:
+    if wanted(ctx, 1):
+        grad_weight = (flat.t() @ rows_of(x)).view(weight.shape)
+    if wanted(ctx, 2):
         grad_bias = flat.sum(0)
     return grad_x, grad_weight, grad_bias
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from .. import grouped_mm as _family
-from .define import define, healthy
+from .define import define, healthy, wanted
 
 OPS = torch.ops.metal_kernels
 
@@ -32,8 +32,8 @@ def _grouped_backward(ctx, gradient: torch.Tensor):
     """Two grouped products of the other modes. A gradient that no kernel takes as it lies is laid out anew."""
     a, b, offs = ctx.saved_tensors
     gradient = _laid_out(gradient)
-    grad_a = OPS.grouped_mm(gradient, _laid_out(b.mT), offs) if ctx.needs_input_grad[0] else None
-    grad_b = OPS.grouped_mm(_laid_out(a.mT), gradient, offs) if ctx.needs_input_grad[1] else None
+    grad_a = OPS.grouped_mm(gradient, _laid_out(b.mT), offs) if wanted(ctx, 0) else None
+    grad_b = OPS.grouped_mm(_laid_out(a.mT), gradient, offs) if wanted(ctx, 1) else None
     return grad_a, grad_b, None
 
 

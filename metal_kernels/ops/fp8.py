@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from .. import fp8 as _fp8
-from .define import define, healthy, must_be_healthy
+from .define import define, healthy, must_be_healthy, rows_of, wanted
 
 OPS = torch.ops.metal_kernels
 E8M0 = getattr(torch, "float8_e8m0fnu", None)
@@ -69,10 +69,10 @@ def _fp8_linear_setup(ctx, inputs, output) -> None:
 def _fp8_linear_grads(ctx, gradient: torch.Tensor):
     """Of x and the bias: what training a LoRA on an FP8 model needs. An FP8 weight has no gradient of its own."""
     weight, scale = ctx.saved_tensors
-    if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+    if wanted(ctx, 1) or wanted(ctx, 2):
         raise RuntimeError("linear on an FP8 weight has gradients of x and the bias, not of the weight and its scale")
-    grad_x = OPS.fp8_linear_backward(gradient, weight, scale) if ctx.needs_input_grad[0] else None
-    grad_bias = gradient.reshape(-1, gradient.shape[-1]).sum(0) if ctx.needs_input_grad[3] else None
+    grad_x = OPS.fp8_linear_backward(gradient, weight, scale) if wanted(ctx, 0) else None
+    grad_bias = rows_of(gradient).sum(0) if wanted(ctx, 3) else None
     return grad_x, None, None, grad_bias
 
 

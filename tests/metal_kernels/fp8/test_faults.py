@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from conformance import bad_input
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 VERSIONS = ("2.9", "2.12", "2.13", "2.14", "2.15")
@@ -58,6 +59,40 @@ def test_report_5_all_bytes_cast(fp8, version, dtype):
         fp8.assert_same(m.to(wide), x.to(wide))
         assert (fp8.taken > before) is stock_lacks(version, dtype), "auto takes what stock lacks, and that alone"
         fp8.assert_same(x.to(wide).to("mps").to(dtype), x.to(wide).to(dtype))
+
+
+WRONG = {
+    "cat of single values": lambda x, device: torch.cat([x[0, 0], x[0, 0]]),
+    "index into nothing": lambda x, device: x[:0][torch.tensor([0], device=device)],
+    "index_select of nothing": lambda x, device: x[:0].index_select(0, torch.tensor([0], device=device)),
+    "embedding of nothing": lambda x, device: F.embedding(torch.tensor([0], device=device), x[:0]),
+    "flip of a missing dimension": lambda x, device: x.flip(2),
+    "repeat of too few": lambda x, device: x.repeat(2),
+    "shapes that differ": lambda x, device: torch.cat([x, x[:, :3]]),
+    "fill with several": lambda x, device: x.clone().fill_(torch.ones(2, device=device)),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_with_a_move_is_said_in_the_CPUs_words(fp8, version, what):
+    """And not that stock lacks the dtype."""
+    x = fp8.every_byte(E5M2)
+    with pytest.raises((RuntimeError, IndexError)) as expected:
+        WRONG[what](x, "cpu")
+    with pytest.raises(expected.type) as actual:
+        WRONG[what](fp8.twin(x), "mps")
+    assert type(actual.value) is expected.type
+    assert str(actual.value).splitlines()[0] == str(expected.value).splitlines()[0]
+
+
+@pytest.mark.parametrize("what", bad_input.ARITHMETIC)
+def test_arithmetic_raises_and_computes_nothing(fp8, version, what):
+    """The CPU raises too. The words are stock's, whose operations these are: none of them is patched for FP8."""
+    x = fp8.every_byte(E5M2)
+    with pytest.raises(RuntimeError):
+        bad_input.ARITHMETIC[what](x)
+    with pytest.raises((RuntimeError, TypeError)):  # torch 2.9's stock raises a TypeError at this dtype
+        bad_input.ARITHMETIC[what](fp8.twin(x))
 
 
 @pytest.mark.parametrize("dtype", (E4M3, E5M2), ids=str)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 WIDE = (torch.float32, torch.float16, torch.bfloat16)
@@ -58,6 +59,31 @@ def test_fp8_results(fp8):
     into = torch.empty(0, device="mps")
     torch._scaled_mm(fp8.twin(a), fp8.twin(b), one(), one(), out_dtype=torch.float32, out=into)
     assert_close(into, exact(a, b, torch.ones(()), torch.ones(())), a, b)
+
+
+@pytest.mark.parametrize("scale", [4.0, 0.3])
+@pytest.mark.parametrize("out", [E4M3, E5M2, torch.bfloat16], ids=str)
+def test_a_scale_of_the_result(fp8, out, scale):
+    """An FP8 result is divided by it, another does not look at it: so the CPU has it."""
+    a, b = operands(16, 32, 48)
+    factor = scale if out is not torch.bfloat16 else 1.0
+    actual = torch._scaled_mm(fp8.twin(a), fp8.twin(b), one(), one(), None, torch.tensor(scale, device="mps"), out)
+    expected = (exact(a, b, torch.ones(()), torch.ones(())).float() / torch.tensor(factor)).to(out)
+    assert torch.equal(fp8.bits(actual), fp8.bits(expected))
+
+
+@pytest.mark.skipif(not hasattr(F, "scaled_mm"), reason="torch before 2.10 has no F.scaled_mm")
+def test_other_recipes_are_refused_in_words(fp8):
+    """Where this torch has no such op on MPS, which alone would be said otherwise."""
+    a, b = operands(16, 32, 48)
+    x, y, block = fp8.twin(a), fp8.twin(b), F.ScalingType.BlockWise1x32
+    for scales in (([one()], [block.value]), ([], []), ([one(), one()], [0, 0])):
+        with pytest.raises(ValueError, match="Invalid scaling configuration"):
+            torch._scaled_mm_v2(x, y, *scales, [], [one()], [0], [], None, torch.bfloat16)
+    with pytest.raises(ValueError, match="swizzle"):
+        torch._scaled_mm_v2(x, y, [one()], [0], [1], [one()], [0], [1], None, torch.bfloat16)
+    with pytest.raises(ValueError, match="mat_a: 0 and mat_b: 1"):
+        torch._scaled_mm_v2(x, y, [one()], [0], [], [one()], [0], [], None, torch.bfloat16, [0, 1])
 
 
 def test_a_scale_of_the_result_is_one_float(fp8):

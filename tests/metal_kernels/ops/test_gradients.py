@@ -63,6 +63,13 @@ def test_linear(ops, sizes, order):
     assert_same(ops.linear, torch.nn.functional.linear, tensors[:2], order)
 
 
+@pytest.mark.parametrize("sizes", [((3, 4), (0, 4)), ((3, 0), (5, 0)), ((0, 4), (5, 4)), ((2, 0, 4), (0, 4))], ids=str)
+def test_linear_of_nothing(ops, sizes):
+    tensors = [randn(*sizes[0]), randn(*sizes[1]), randn(sizes[1][0])]
+    for count in (2, 3):
+        assert_same(ops.linear, torch.nn.functional.linear, tensors[:count])
+
+
 @pytest.mark.parametrize("mode", ["rows", "columns", "K", "batches"])
 def test_grouped_mm(ops, mode):
     ends = torch.tensor([3, 3, 17, 20], dtype=torch.int32)
@@ -112,6 +119,16 @@ def test_linear_on_an_fp8_weight(ops, rows, scale):
         lambda x, bias: ops.linear(x, on_device[0].view(E4M3), bias, scale=on_device[1]),
         lambda x, bias: torch.nn.functional.linear(x, w.to(x.dtype), bias), [x, bias],
     )  # fmt: skip
+    assert_same(  # as most layers of image models are
+        lambda x: ops.linear(x, on_device[0].view(E4M3), scale=on_device[1]),
+        lambda x: torch.nn.functional.linear(x, w.to(x.dtype)), [x],
+    )  # fmt: skip
+
+
+def test_linear_on_an_fp8_weight_without_outputs(ops):
+    weight = torch.zeros(0, 64, dtype=torch.uint8).to("mps").view(E4M3)
+    assert_same(lambda x, bias: ops.linear(x, weight, bias), lambda x, bias: x.new_zeros(3, 0) + bias + x.sum() * 0,
+                [randn(3, 64), randn(0)])  # fmt: skip
 
 
 def test_what_has_no_gradient_says_so(ops):
