@@ -46,7 +46,8 @@ def lines(kernels: list[Kernel]) -> list[Line]:
 
 
 def run(installation: Installation, checked: Iterator[Line], compare_stock: bool) -> list[dict[str, object]]:
-    """A JSON-serialisable result for each line. compare_stock: run the cases on stock as well."""
+    """A JSON-serialisable result for each line; "worst" is the largest error as a share of what its case allows.
+    compare_stock: run the cases on stock as well."""
     names = [switch.kernel.name for switch in installation.switches]
     states = {switch.kernel.name: switch.state[0] for switch in installation.switches}
     with ExitStack() as stack:
@@ -75,7 +76,7 @@ def _check(installation: Installation, line: Line, state: str, compare_stock: bo
     result = {
         "kernel": line.kernel.name, "dtype": selfcheck.name_of(line.dtype),
         "state": "failed" if switch.failure is not None else state, "passed": not why, "cases": len(line.cases),
-        "worst_ulps": worst if line.cases and switch.registered else None,
+        "worst": worst if line.cases and switch.registered else None,
         "ms": (time.perf_counter() - start) * 1e3, "why": why[0] if why else "", "all": why,
     }  # fmt: skip
     if compare_stock:
@@ -94,8 +95,13 @@ def _judge(installation: Installation, case: conformance.Case) -> float:
     return worst
 
 
+def percent(worst: float) -> str:
+    """An error, of the tolerance; "exact" for none."""
+    return "exact" if worst == 0 else f"{worst:.0%}" if worst >= 0.01 else "< 1%"
+
+
 def stocks_answer(cases: tuple[conformance.Case, ...]) -> str:
-    """In a few words what torch's own kernels make of the cases: "0.52 ulps", "wrong in 2 of 6", "refuses 6 of 6"."""
+    """In a few words what torch's own kernels make of the cases: "52%" of the tolerance, "wrong in 2 of 6"."""
     worst, wrong, refused, asked = 0.0, 0, 0, 0
     for case in cases:
         if not conformance.OPERATIONS[case.op].takes:
@@ -110,4 +116,4 @@ def stocks_answer(cases: tuple[conformance.Case, ...]) -> str:
     if not asked:
         return ""
     words = [f"wrong in {wrong} of {asked}"] * (wrong > 0) + [f"refuses {refused} of {asked}"] * (refused > 0)
-    return ", ".join(words) or f"{worst:.2f} ulps"
+    return ", ".join(words) or percent(worst)

@@ -2,7 +2,7 @@
 
     from metal_kernels import conformance
     for case in conformance.COMPACT:
-        worst = conformance.check(case, "mps")      # in ulps; raises Mismatch
+        worst = conformance.check(case, "mps")      # of the tolerance; raises Mismatch
 
 `COMPACT` is what `python -m metal_kernels selftest` runs. The whole table, with the same operations, is in
 tests/conformance/.
@@ -26,7 +26,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def check(case: Case, device: str | torch.device) -> float:
-    """Run `case` on `device` and compare with the CPU: the worst error in ulps.
+    """Run `case` on `device` and compare with the CPU: the worst error, a share of the tolerance.
 
     Raises Mismatch, or what the op raises.
     """

@@ -124,7 +124,11 @@ def roundings(count: int) -> float:
 
 
 def compare(actual: object, expected: tuple[Expected, ...], tolerance: Tolerance, what: str) -> float:
-    """The worst error in ulps of the output's dtype; raises Mismatch where it is more than `tolerance` allows."""
+    """The worst error as a share of what `tolerance` and the budget allow: 0 is exact, up to 1 is right.
+
+    Not in ulps: of a sum whose terms cancel, which has a small result, the last place says little.
+    Raises Mismatch where it is more.
+    """
     outputs = actual if isinstance(actual, (tuple, list)) else (actual,)
     if len(outputs) != len(expected):
         raise Mismatch(f"{what}: {len(outputs)} results instead of {len(expected)}")
@@ -143,10 +147,10 @@ def _compare(got: torch.Tensor, want: Expected, tolerance: Tolerance, what: str)
         if wrong:
             raise Mismatch(f"{what}: {wrong} of {got.numel()} elements differ")
         return 0.0
-    return _ulps(got.cpu(), want, tolerance, what)
+    return _share(got.cpu(), want, tolerance, what)
 
 
-def _ulps(got: torch.Tensor, want: Expected, tolerance: Tolerance, what: str) -> float:
+def _share(got: torch.Tensor, want: Expected, tolerance: Tolerance, what: str) -> float:
     finfo = torch.finfo(want.dtype)
     exact, rounded, got = want.value, want.value.to(want.dtype).double(), got.double()
     if not torch.equal(got.isnan(), rounded.isnan()):
@@ -163,13 +167,15 @@ def _ulps(got: torch.Tensor, want: Expected, tolerance: Tolerance, what: str) ->
     budget = torch.full_like(exact, torch.finfo(torch.float32).tiny)
     if want.budget is not None:
         budget += want.budget.expand_as(want.value)[finite].nan_to_num(0, 0, 0)
-    error = (got - exact).abs()
-    worst = float((tolerance.ulps * error / (tolerance.ulps * ulp + budget)).nan_to_num(nan=torch.inf).max())
-    if worst > tolerance.ulps * 1.0001:  # the reference has an error of its own
-        place = int((error / (tolerance.ulps * ulp + budget)).argmax())
+    error, allowed = (got - exact).abs(), tolerance.ulps * ulp + budget
+    shares = (error / allowed).nan_to_num(nan=torch.inf)
+    worst = float(shares.max())
+    if worst > 1.0001:  # the reference has an error of its own
+        place = int(shares.argmax())
         raise Mismatch(
-            f"{what}: {worst:.3g} ulps of {name_of(want.dtype)} off, {tolerance.ulps} allowed: "
-            f"{float(got[place]):.9g} instead of {float(exact[place]):.9g}"
+            f"{what}: {float(got[place]):.9g} instead of {float(exact[place]):.9g}, "
+            f"{float(error[place] / ulp[place]):.3g} ulps of {name_of(want.dtype)} off, "
+            f"{float(allowed[place] / ulp[place]):.3g} allowed"
         )
     return worst
 

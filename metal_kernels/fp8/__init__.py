@@ -19,7 +19,7 @@ from .linear import (
     supports_linear,
 )
 from .moves import patches as moves
-from .quantize import block_scales_shape, dequantize, dequantize_nvfp4, quantize, stochastic_rounding
+from .quantize import block_scales_shape, check_blocks, dequantize, dequantize_nvfp4, quantize, stochastic_rounding
 from .scaled_mm import scaled_mm
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "KERNEL",
     "block_scales_shape",
     "cast",
+    "check_blocks",
     "check_linear",
     "copy_",
     "dequantize",

@@ -148,11 +148,14 @@ def gemv(
 
 
 def decoded_blocks(
-    weight: torch.Tensor, dtype: torch.dtype, scale: torch.Tensor | None = None
+    weight: torch.Tensor, dtype: torch.dtype, scale: torch.Tensor | None = None, more: int = 0
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    """(first row, rows decoded) until all of `weight` [N, K] has been; the blocks share a scratch of bounded size."""
+    """(first row, rows decoded) until all of `weight` [N, K] has been; the blocks share a scratch of bounded size, with
+    the bytes of a block whose rows do not lie one after the other. more: bytes for each row, if the caller makes more.
+    """
     rows, cols = weight.shape
-    step = max(1, min(rows, MAX_SCRATCH // (cols * dtype.itemsize)))
+    copied = 0 if weight.is_contiguous() else 1
+    step = max(1, min(rows, MAX_SCRATCH // max(cols * (dtype.itemsize + copied), more)))
     if step < rows and step > EVEN_ROWS:
         step -= step % EVEN_ROWS
     scratch = torch.empty(step, cols, dtype=dtype, device=weight.device)

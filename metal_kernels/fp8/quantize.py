@@ -146,6 +146,12 @@ def block_scales_shape(rows: int, blocks: int) -> tuple[int, int]:
     return -(-rows // TILE_ROWS) * TILE_ROWS, -(-blocks // TILE_BLOCKS) * TILE_BLOCKS
 
 
+def check_blocks(x: torch.Tensor) -> None:
+    """Raises ValueError unless x is made of blocks of 32."""
+    if x.dim() != 2 or x.shape[1] % BLOCK_MX:
+        raise ValueError(f"fp8.quantize per block32 takes [rows, multiple of {BLOCK_MX}], not {tuple(x.shape)}")
+
+
 def _scales(x: torch.Tensor, rows: int, most: float) -> torch.Tensor:
     """float32 [rows]: what makes the largest magnitude of each row `most`; 1 for zeros. x is contiguous."""
     if not x.numel():
@@ -173,8 +179,7 @@ def _amax(x: torch.Tensor, out: torch.Tensor, rows: int, cols: int, stripes: int
 def _quantize_mx(x: torch.Tensor, dtype: torch.dtype, scale: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     if dtype is not torch.float8_e4m3fn or scale is not None:
         raise ValueError("fp8.quantize per block32 makes float8_e4m3fn, and the scales itself")
-    if x.dim() != 2 or x.shape[1] % BLOCK_MX:
-        raise ValueError(f"fp8.quantize per block32 takes [rows, multiple of {BLOCK_MX}], not {tuple(x.shape)}")
+    check_blocks(x)
     rows, blocks = x.shape[0], x.shape[1] // BLOCK_MX
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
     scales = torch.zeros(block_scales_shape(rows, blocks), dtype=torch.uint8, device=x.device)

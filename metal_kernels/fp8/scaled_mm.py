@@ -1,7 +1,8 @@
 """aten::_scaled_mm and aten::_scaled_mm_v2 (F.scaled_mm): FP8 times FP8 with scales of tensors or rows.
 
 Up to 16 rows of the first matrix: it is decoded once and meets the second in the fused GEMV. More: float32 products of
-decoded blocks, so that the scales and the bias are applied before the one rounding to the output's dtype.
+decoded blocks of both, so that the scales and the bias are applied before the one rounding to the output's dtype. A
+block of either, and a product of two, takes 64 MiB at the most.
 """
 
 from __future__ import annotations
@@ -54,12 +55,14 @@ def scaled_mm(
         # Every value of both formats is a half.
         gemv(out, decode(contiguous(a), torch.float16), b.t(), scale_b, scale_a, bias)
     else:
-        left = decode(contiguous(a), torch.float32)
-        for first, block in decoded_blocks(b.t(), torch.float32):
-            end = first + block.shape[0]
-            product = torch.mm(left, block.t())
-            product.mul_(scale_a.view(-1, 1)).mul_(scale_b if scale_b.numel() == 1 else scale_b[first:end])
-            out[:, first:end].copy_(product if bias is None else product.add_(bias[first:end].float()))
+        for top, left in decoded_blocks(a, torch.float32):
+            bottom = top + left.shape[0]
+            scale_left = (scale_a if scale_a.numel() == 1 else scale_a[top:bottom]).view(-1, 1)
+            for first, block in decoded_blocks(b.t(), torch.float32, more=4 * left.shape[0]):
+                end = first + block.shape[0]
+                product = torch.mm(left, block.t())
+                product.mul_(scale_left).mul_(scale_b if scale_b.numel() == 1 else scale_b[first:end])
+                out[top:bottom, first:end].copy_(product if bias is None else product.add_(bias[first:end].float()))
     if out_dtype == wide:
         return out
     return cast(out if scale_result is None else out.div_(scale_result.view(())), out_dtype)
@@ -81,6 +84,9 @@ def run(
 
 def run_out(self, mat2, scale_a, scale_b, *args, out: torch.Tensor, **kwargs) -> torch.Tensor:
     """aten::_scaled_mm.out."""
+    if out.device != self.device:
+        text = f"Expected out tensor to be on {self.device}, but it is on {out.device}"
+        raise ArgumentError(RuntimeError(text))
     result = run(self, mat2, scale_a, scale_b, *args, **kwargs)
     if out.dtype != result.dtype:
         raise ArgumentError(RuntimeError("out_dtype must match output matrix type"))

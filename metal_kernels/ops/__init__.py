@@ -10,7 +10,8 @@ linear, grouped_mm, topk, cast, scaled_mm) torch runs on other devices, for argu
 where ours has failed its self-check. The rest works on mps alone.
 
 FP8 dtypes: e4m3fn, e5m2 (e4m3fnuz, e5m2fnuz and e8m0fnu are cast too). Wide dtypes: float32, float16, bfloat16.
-Sums are in float32 and rounded once. Nothing here waits for the device.
+Sums are in float32 and rounded once. Nothing here waits for the device. Where a docstring says "differentiable",
+that is backward(); a forward-mode derivative raises RuntimeError.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 import torch
 
 from . import dense, experts, fp8
-from .fp8 import OPS
+from .define import call
 
 E4M3, BFLOAT16 = torch.float8_e4m3fn, torch.bfloat16
 
@@ -37,7 +38,7 @@ def pad(x: torch.Tensor, pad: Sequence[int], value: complex = 0) -> torch.Tensor
 
     Raises what torch.constant_pad_nd raises for arguments that it refuses.
     """
-    return OPS.pad(x, list(pad), value)
+    return call("pad", x, list(pad), value)
 
 
 def softmax(x: torch.Tensor, dim: int = -1, half_to_float: bool = False) -> torch.Tensor:
@@ -49,12 +50,12 @@ def softmax(x: torch.Tensor, dim: int = -1, half_to_float: bool = False) -> torc
     A row with a NaN or +inf, or of -inf only, is NaN, as on the CPU. Raises IndexError for a dim that is not there,
     RuntimeError for other dtypes.
     """
-    return OPS.softmax(x, dim, half_to_float)
+    return call("softmax", x, dim, half_to_float)
 
 
 def log_softmax(x: torch.Tensor, dim: int = -1, half_to_float: bool = False) -> torch.Tensor:
     """log(softmax(x, dim)) without its loss of small values; everything else as for softmax()."""
-    return OPS.log_softmax(x, dim, half_to_float)
+    return call("log_softmax", x, dim, half_to_float)
 
 
 def softmax_backward(
@@ -67,14 +68,14 @@ def softmax_backward(
 
     Raises RuntimeError for shapes or dtypes that differ, IndexError for a dim that is not there.
     """
-    return OPS.softmax_backward(grad_output, output, dim, input_dtype or grad_output.dtype)
+    return call("softmax_backward", grad_output, output, dim, input_dtype or grad_output.dtype)
 
 
 def log_softmax_backward(
     grad_output: torch.Tensor, output: torch.Tensor, dim: int = -1, input_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     """The gradient of log_softmax's input: grad_output - exp(output) * sum(grad_output) along `dim`; else as above."""
-    return OPS.log_softmax_backward(grad_output, output, dim, input_dtype or grad_output.dtype)
+    return call("log_softmax_backward", grad_output, output, dim, input_dtype or grad_output.dtype)
 
 
 def linear(
@@ -92,10 +93,10 @@ def linear(
     shapes that do not fit, as torch does; ValueError with an FP8 weight, or for a scale without one.
     """
     if weight.dtype in fp8._fp8.FP8:
-        return OPS.fp8_linear(x, weight, scale, bias)
+        return call("fp8_linear", x, weight, scale, bias)
     if scale is not None:
         raise ValueError(f"linear: a scale belongs to an FP8 weight; this one is {weight.dtype}")
-    return OPS.linear(x, weight, bias)
+    return call("linear", x, weight, bias)
 
 
 def grouped_mm(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = None) -> torch.Tensor:
@@ -113,7 +114,7 @@ def grouped_mm(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = Non
 
     The rows of the result start on multiples of 16 bytes. Raises RuntimeError for anything else, as torch does.
     """
-    return OPS.grouped_mm(a, b, offs)
+    return call("grouped_mm", a, b, offs)
 
 
 def topk(x: torch.Tensor, k: int, largest: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
@@ -122,7 +123,7 @@ def topk(x: torch.Tensor, k: int, largest: bool = True) -> tuple[torch.Tensor, t
     The Metal kernel takes wide dtypes, k <= 32 and rows of up to 4096; NaN counts as the greatest value, and of equal
     values the one of the lower index comes first. Differentiable. Raises RuntimeError for a k that is out of range.
     """
-    return OPS.topk(x, k, largest)
+    return call("topk", x, k, largest)
 
 
 def histc(x: torch.Tensor, bins: int = 100, min: int = 0, max: int = 0) -> torch.Tensor:
@@ -133,14 +134,14 @@ def histc(x: torch.Tensor, bins: int = 100, min: int = 0, max: int = 0) -> torch
 
     Counts of integers are exact, and wrap as x's dtype does. Raises what torch.histc raises.
     """
-    return OPS.histc(x, bins, min, max)
+    return call("histc", x, bins, min, max)
 
 
 def cast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """x.to(dtype) in fresh memory, FP8 on either side or both, bit for bit the CPU's cast; keeps the strides that
     `.to` keeps. The gradient is cast back.
     """
-    return OPS.cast(x, dtype)
+    return call("cast", x, dtype)
 
 
 def scaled_mm(
@@ -160,7 +161,7 @@ def scaled_mm(
 
     Raises what torch._scaled_mm raises: RuntimeError for shapes and dtypes, ValueError for scales.
     """
-    return OPS.scaled_mm(a, b, scale_a, scale_b, bias, out_dtype)
+    return call("scaled_mm", a, b, scale_a, scale_b, bias, out_dtype)
 
 
 def quantize_fp8(
@@ -177,7 +178,7 @@ def quantize_fp8(
 
     A row (or tensor) of zeros gets scale 1. Raises ValueError for anything else.
     """
-    return OPS.quantize_fp8(x, dtype, per, scale)
+    return call("quantize_fp8", x, dtype, per, scale)
 
 
 def dequantize_fp8(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype = BFLOAT16) -> torch.Tensor:
@@ -189,7 +190,7 @@ def dequantize_fp8(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype = BF
 
     Raises ValueError for anything else.
     """
-    return OPS.dequantize_fp8(x, scale, dtype)
+    return call("dequantize_fp8", x, scale, dtype)
 
 
 def dequantize_nvfp4(
@@ -207,7 +208,7 @@ def dequantize_nvfp4(
 
     Not differentiable. Raises ValueError for anything else.
     """
-    return OPS.dequantize_nvfp4(x, tensor_scale, block_scales, dtype, hi_first)
+    return call("dequantize_nvfp4", x, tensor_scale, block_scales, dtype, hi_first)
 
 
 def stochastic_rounding(x: torch.Tensor, random: torch.Tensor, dtype: torch.dtype = E4M3) -> torch.Tensor:
@@ -220,7 +221,7 @@ def stochastic_rounding(x: torch.Tensor, random: torch.Tensor, dtype: torch.dtyp
     Beyond the range: the largest value. NaN stays NaN, -0 becomes 0. Not differentiable. Raises ValueError for anything
     else.
     """
-    return OPS.stochastic_rounding(x, random, dtype)
+    return call("stochastic_rounding", x, random, dtype)
 
 
 __all__ = [

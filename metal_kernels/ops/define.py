@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch.autograd import forward_ad
 
 from .. import _installation, selfcheck
 
@@ -39,6 +40,16 @@ def define(
         op.register_autograd(backward, setup_context=setup)
     if vmap is not None:
         op.register_vmap(vmap)
+
+
+def call(name: str, *arguments: object) -> object:
+    """metal_kernels::<name> of `arguments`. Raises RuntimeError for a tensor with a tangent: torch's custom ops have no
+    forward-mode derivative, and would drop it without a word."""
+    if getattr(forward_ad, "_current_level", -1) >= 0:
+        for value in arguments:
+            if isinstance(value, torch.Tensor) and forward_ad.unpack_dual(value).tangent is not None:
+                raise RuntimeError(f"metal_kernels.ops.{name} has no forward-mode derivative; torch's own op has")
+    return getattr(torch.ops.metal_kernels, name)(*arguments)
 
 
 def wanted(ctx, position: int) -> bool:

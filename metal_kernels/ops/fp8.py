@@ -120,6 +120,7 @@ def _quantize_fake(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     values = torch.empty(x.shape, dtype=dtype, device=x.device)
     if per == "block32":
+        _fp8.check_blocks(x)
         shape = _fp8.block_scales_shape(x.shape[0], x.shape[1] // 32)
         return values, torch.empty(shape, dtype=E8M0, device=x.device)
     return values, torch.empty((x.shape[0], 1) if per == "row" else (), dtype=torch.float32, device=x.device)

@@ -2,7 +2,7 @@
 
     from conformance.table import CASES
     from conformance import library
-    worst = library.check(case, device)         # ulps; raises library.Mismatch
+    worst = library.check(case, device)         # of the tolerance; raises library.Mismatch
     arguments = library.OPERATIONS[case.op].make(case)
 
 `library` is metal_kernels.conformance, which has the operations, their references and tolerances, and the compact part

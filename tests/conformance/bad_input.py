@@ -127,6 +127,7 @@ def _fp8() -> Iterator[Bad]:
         ("fp8_quantize", "per is", lambda: (x(), E4M3, "column", None)),
         ("fp8_quantize", "4 scales for 3 rows", lambda: (x(), E4M3, "row", zeros(4))),
         ("fp8_quantize", "multiple of 32", lambda: (zeros(3, 33), E4M3, "block32", None)),
+        ("fp8_quantize", "multiple of 32", lambda: (zeros(32), E4M3, "block32", None)),
         ("fp8_quantize", "makes float8_e4m3fn", lambda: (x(), E5M2, "block32", None)),
         ("fp8_quantize", "fp32, fp16 or bf16", lambda: (x().int(), E4M3, "tensor", None)),
         ("fp8_dequantize", "takes FP8", lambda: (x(), zeros(1), BF16)),

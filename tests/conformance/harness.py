@@ -50,8 +50,9 @@ def left_to_stock(case: library.Case) -> bool:
 
 
 def judge_all(cases: Iterable[library.Case], stocks: Callable[[library.Case], bool] = lambda case: False) -> float:
-    """Every case against the CPU; the worst error in ulps. Fails with all that are wrong, or of which another kernel
-    ran than ought to: ours, but stock for those that are `stocks`, whose values are then none of ours."""
+    """Every case against the CPU; the worst error, of the tolerance. Fails with all that are wrong, or of which
+    another kernel ran than ought to: ours, but stock for those that are `stocks`, whose values are then none of ours.
+    """
     worst, wrong = 0.0, []
     for case in cases:
         operation = library.OPERATIONS[case.op]

@@ -55,7 +55,7 @@ def comparable(table, case: dict, plan: dict) -> bool:
 
 
 def judge(table, case: dict, instance: Instance) -> float:
-    """Run the case: the worst error in ulps. Raises the table's Mismatch."""
+    """Run the case: the worst error, of the tolerance. Raises the table's Mismatch."""
     operation = table.OPERATIONS[case["op"]]
     arguments = fill(table, case, instance)
     instance.run()

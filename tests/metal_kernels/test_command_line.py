@@ -63,10 +63,11 @@ def test_selftest(command, families, make_kernel, core):
     status, text = command("selftest")
     assert status == 1
     assert table_of(text) == [
-        ["kernel", "dtype", "state", "result", "worst error"],
+        ["kernel", "dtype", "state", "result", "of tolerance"],
         ["good", "float32", "patched", "ok", ""], ["good", "float16", "patched", "ok", ""],
         ["bad", "float32", "stock", "ok", ""], ["bad", "float16", "stock", "FAILED", ""],
     ]  # fmt: skip
+    assert "state stock: this torch does not need the kernel; it was switched on for the test." in text
     assert "bad float16: SelfCheckFailure: 3 of 8 bytes differ" in text and "3 passed, 1 failed, in" in text
     assert text.startswith(f"torch {torch.__version__.split('+')[0]}")
     status, text = command("selftest", "--json")
@@ -74,7 +75,7 @@ def test_selftest(command, families, make_kernel, core):
     assert status == 1 and (report["passed"], report["failed"]) == (3, 1)
     reason = "SelfCheckFailure: 3 of 8 bytes differ"
     assert report["results"][3] | {"ms": 0} == {
-        "kernel": "bad", "dtype": "float16", "state": "stock", "passed": False, "cases": 0, "worst_ulps": None, "ms": 0,
+        "kernel": "bad", "dtype": "float16", "state": "stock", "passed": False, "cases": 0, "worst": None, "ms": 0,
         "why": reason, "all": [reason],
     }  # fmt: skip
 
@@ -90,7 +91,7 @@ def test_every_kernel_of_the_library_passes_its_selftest(command, core):
     report = json.loads(text)
     assert status == 0 and report["failed"] == 0, [r for r in report["results"] if not r["passed"]]
     assert report["passed"] == sum(len(kernel.dtypes) for kernel in core.face.KERNELS) > 0
-    assert all(r["worst_ulps"] is not None and 0 <= r["worst_ulps"] <= 0.501 and r["cases"] for r in report["results"])
+    assert all(r["worst"] is not None and 0 <= r["worst"] <= 1.0001 and r["cases"] for r in report["results"])
     assert report["build"].startswith("torch 2.") and report["macos"] and report["chip"]
     assert core.face.registered_now() == core.face.needed(), "what the test switched on is off again"
 
@@ -108,7 +109,7 @@ def test_a_wrong_result_fails_the_selftest(command, core, monkeypatch):
     status, text = command("selftest")
     assert status == 1
     row = next(row for row in table_of(text) if row[:2] == ["softmax", "float32"])
-    assert row[3] == "FAILED" and "ulps of float32 off, 0.5 allowed" in text
+    assert row[3] == "FAILED" and "ulps of float32 off, " in text
 
 
 def test_stocks_answer(core, mps):

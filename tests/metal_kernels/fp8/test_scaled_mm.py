@@ -49,6 +49,35 @@ def test_large_weight_in_blocks(fp8, monkeypatch):
     assert_close(actual, exact(a, b, scale_a, scale_b, bias), a, b)
 
 
+@pytest.mark.parametrize("per", ["tensor", "row"])
+def test_rows_in_blocks_too(fp8, monkeypatch, per):
+    """Of both operands, and of a product of few columns of K."""
+    from softmetal import counters
+
+    scratch = 64 * 4 * 8
+    monkeypatch.setattr(fp8.modules.linear, "MAX_SCRATCH", scratch)
+    for m, k, n in ((50, 64, 48), (50, 16, 96)):
+        a, b = operands(m, k, n)
+        scale_a, scale_b = scales(m, n, per, "row")
+        twins = [fp8.twin(a), fp8.twin(b), scale_a.to("mps"), scale_b.to("mps")]
+        fp8.family.scaled_mm(*twins, None, torch.float32)  # the blocks that the allocator keeps
+        torch.mps.empty_cache()
+        before = torch.mps.current_allocated_memory()
+        counters.reset_memory_peaks()
+        actual = fp8.family.scaled_mm(*twins, None, torch.float32)
+        # The output, two blocks, a product; allocations are of whole pages.
+        assert counters.memory_peaks()["current"] - before <= actual.nbytes + 3 * scratch + 8 * 2**14
+        assert_close(actual, exact(a, b, scale_a, scale_b), a, b)
+
+
+def test_out_on_another_device_is_refused(fp8):
+    a, b = operands(16, 32, 48)
+    out = torch.full((16, 48), 3.0)
+    with pytest.raises(RuntimeError, match="out tensor to be on mps"):
+        torch._scaled_mm(fp8.twin(a), fp8.twin(b), one(), one(), out_dtype=torch.float32, out=out)
+    assert (out == 3).all()
+
+
 def test_fp8_results(fp8):
     a, b = operands(5, 32, 16)
     for out in (None, E4M3, E5M2):

@@ -142,3 +142,22 @@ def test_what_has_no_gradient_says_so(ops):
     ):
         with pytest.raises(RuntimeError, match="no autograd formula was registered|does not require grad"):
             call().sum().backward()
+
+
+def test_blocks_of_a_wrong_shape_are_refused_before_anything_runs(ops):
+    for device in ("mps", "meta"):
+        with pytest.raises(ValueError, match="multiple of 32"):
+            ops.quantize_fp8(torch.zeros(64, device=device), E4M3, "block32")
+
+
+def test_forward_mode_says_so(ops):
+    """A custom op would drop the tangent: a derivative of zeros."""
+    x, w = randn(2, 5).to("mps"), randn(3, 5).to("mps")
+    for function in (lambda t: ops.softmax(t, -1), lambda t: ops.linear(w, t), lambda t: ops.pad(t, [1, 1])):
+        with pytest.raises(RuntimeError, match="no forward-mode derivative"):
+            torch.func.jvp(function, (x,), (x,))
+    with torch.autograd.forward_ad.dual_level():
+        assert ops.softmax(x, -1).shape == x.shape
+    _, tangent = torch.func.jvp(lambda t: torch.softmax(t, -1), (x,), (x,))
+    _, expected = torch.func.jvp(lambda t: torch.softmax(t, -1), (x.cpu(),), (x.cpu(),))
+    torch.testing.assert_close(tangent.cpu(), expected)

@@ -48,6 +48,8 @@ class Presentation:
         self._set(torch._C, "_mps_get_core_count", lambda: self.machine.gpu_cores)
         if self.version is not None:
             shown = TorchVersion(self.version)
+            if str(shown) != str(torch.__version__).partition("+")[0]:
+                self._set(torch.version, "git_version", "imitated")  # the commit beneath is another release's
             self._set(torch, "__version__", shown)
             self._set(torch.version, "__version__", str(shown))
         if hasattr(torch.mps, "Stream"):
