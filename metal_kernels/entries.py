@@ -25,7 +25,8 @@ class Entry:
         self.counters = Counters()
 
     def ready(self, dtype: torch.dtype) -> bool:
-        """Whether the kernel takes a call of `dtype` here and now; the first time asks its self-check."""
+        """Whether the kernel takes a call of `dtype` here and now; the first time asks its self-check, which may raise
+        that memory ran out."""
         modes, switch = here.get(), self.switch
         if modes is QUIET or not (switch.active if modes is None else switch.runs_in(switch.mode_under(modes))):
             return False
@@ -38,19 +39,24 @@ class Entry:
     ) -> object:
         """What `run()` returns if the kernel is ready for `dtype`; else, or when it raises, what `stock()` returns.
 
-        A kernel that raises where stock does not is latched as failed; running out of memory is no failure.
+        A kernel that raises where stock does not is latched as failed; running out of memory is no failure, and is what
+        is raised where stock raises as well.
         """
-        problem = None
-        if self.ready(dtype):
-            try:
+        problem = raised = None
+        try:
+            if self.ready(dtype):
                 result = run()
-            except Exception as error:
-                problem = selfcheck.diagnose("It", error)  # as text: the exception would keep tensors alive
-            else:
                 self.counters.note(self.switch.kernel.name, dtype, shape)
                 return result
+        except Exception as error:
+            problem, raised = selfcheck.diagnose("It", error), selfcheck.without_frames(error)
         self.passed(dtype, shape)
-        result = stock()
+        try:
+            result = stock()
+        except Exception as error:
+            if raised is not None and (both := selfcheck.of_both(raised, error)) is not error:
+                raise both from None
+            raise
         if problem is not None:
             self.switch.fail(problem)
         return result

@@ -80,12 +80,13 @@ def entry(override: Override) -> Callable:
     note, tensors = override.counters.note, tensor_positions(override.overload._schema)
     modes_here, is_compiling = here.get, torch.compiler.is_compiling
     first_use, diagnose, no_torch_function = selfcheck.first_use, selfcheck.diagnose, torch._C.DisableTorchFunction
+    without_frames, of_both = selfcheck.without_frames, selfcheck.of_both
     is_kind = kind_check(override.overload._schema, override.dispatch_key)
     shaped: set[tuple[Callable, torch.dtype]] = set()  # patches and dtypes whose first result had the right shape
 
     def dispatch(*args, **kwargs):
         modes = modes_here()
-        dtype = problem = None
+        dtype = problem = raised = None
         for guard, supports, run, switch, dtype_of, spare in (
             override.awake if modes is None else modes.awake(override)
         ):
@@ -112,7 +113,7 @@ def entry(override: Override) -> Callable:
                 switch.fail(str(wrong))
                 continue
             except Exception as error:
-                problem = diagnose("It", error)  # as text: the exception would keep this frame's tensors alive
+                problem, raised = diagnose("It", error), without_frames(error)
                 break
             note(switch.kernel.name, dtype, getattr(args[0], "shape", None))
             return result
@@ -120,9 +121,11 @@ def entry(override: Override) -> Callable:
             note(None, dtype or getattr(args[0], "dtype", None), getattr(args[0], "shape", None))
         try:
             result = stock(keyset, *args, **kwargs)
-        except (RuntimeError, TypeError):
+        except (RuntimeError, TypeError) as error:
             wrapped = wrap_numbers(args, tensors)
             if wrapped is None:
+                if raised is not None and (both := of_both(raised, error)) is not error:
+                    raise both from None
                 raise
         else:
             # Stock took what our kernel raised at: the kernel is at fault. Where stock raises too, the arguments are.

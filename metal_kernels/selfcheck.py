@@ -54,7 +54,7 @@ def run(switch: Switch, dtype: torch.dtype) -> None:
 def first_use(switch: Switch, dtype: torch.dtype) -> bool:
     """Whether the kernel may run for this dtype; the first time it asks the self-check, and latches a failure.
 
-    Threads that arrive meanwhile wait for the one answer.
+    Threads that arrive meanwhile wait for the one answer. Raises when memory runs out: the next call asks again.
     """
     with switch.lock:
         if switch.need.probe is not None and switch.effective == AUTO:
@@ -74,8 +74,9 @@ def first_use(switch: Switch, dtype: torch.dtype) -> bool:
             return False
         except Exception as error:
             why = diagnose(f"Its self-check for {name_of(dtype)}", error)
-            if why is not None:
-                switch.fail(why)
+            if why is None:
+                raise
+            switch.fail(why)
             return False
         switch.checked.add(dtype)
         return True
@@ -87,9 +88,36 @@ def diagnose(subject: str, error: Exception) -> str | None:
         text = str(error)
     except Exception:  # an exception class can be as faulty as a kernel
         text = "(its text cannot be had)"
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "out of memory" in text:
+    if is_out_of_memory(error, text):
         return None
     return text if isinstance(error, ShaderError) else f"{subject} raised {type(error).__name__}: {text}"
+
+
+def is_out_of_memory(error: Exception, text: str) -> bool:
+    """Whether `error`, whose text is `text`, says that memory ran out: as torch does, on MPS by its text alone."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "out of memory" in text
+
+
+def without_frames(error: Exception) -> Exception:
+    """`error` to be kept: its traceback would keep the tensors of every frame alive."""
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)
+
+
+def of_both(kernel: Exception, stock: Exception) -> Exception:
+    """What to raise where a kernel raised and then stock did too.
+
+    That memory ran out, if it did: a stock that lacks the op, or its dtype, would say that alone, and nobody would make
+    room. Else stock's error, for its user knows its words, with the kernel's as a note.
+    """
+    try:
+        text = str(kernel)
+    except Exception:  # see diagnose
+        return stock
+    if is_out_of_memory(kernel, text):
+        return kernel
+    stock.add_note(f"Metal Kernels was asked first, and raised {type(kernel).__name__}: {text}")
+    return stock
 
 
 def name_of(dtype: torch.dtype) -> str:

@@ -66,12 +66,12 @@ def rows_of(x: torch.Tensor) -> torch.Tensor:
 
 
 def healthy(kernel: str, dtype: torch.dtype) -> bool:
-    """Whether the kernel may run for this dtype: the first time it is compiled and checked against the CPU."""
+    """Whether the kernel may run for this dtype: the first time it is compiled and checked against the CPU, for which
+    there must be memory."""
     return selfcheck.first_use(_installation.switches[kernel], dtype)
 
 
 def must_be_healthy(kernel: str, dtype: torch.dtype) -> None:
     """For what torch has no kernel of its own for. Raises RuntimeError with the reason."""
     if not healthy(kernel, dtype):
-        failure = _installation.switches[kernel].failure
-        raise RuntimeError(f"the kernel {kernel} cannot run here: {failure or 'its self-check ran out of memory'}")
+        raise RuntimeError(f"the kernel {kernel} cannot run here: {_installation.switches[kernel].failure}")

@@ -125,6 +125,32 @@ def test_running_out_of_memory_does_not_condemn_the_kernel(install, make_kernel,
     assert installation.switches["constant_pad_nd"].state[0] == "patched"
 
 
+@pytest.mark.parametrize("where", ["run", "selfcheck"])
+def test_running_out_of_memory_is_said_where_stock_has_no_such_op(install, make_kernel, mps, where):
+    """Stock would say that it lacks the op, and ComfyUI, which makes room when it knows, would stop there."""
+
+    def hungry(*args, **kwargs):
+        raise RuntimeError("MPS backend out of memory (MPS allocated: 1 GB, ...)")
+
+    installation = install(make_kernel("_scaled_mm", **{where: hungry}))
+    x, one = torch.zeros(16, 16, device=mps), torch.ones((), device=mps)
+    with pytest.raises(RuntimeError, match="^MPS backend out of memory") as raised:
+        torch._scaled_mm(x, x, one, one)
+    assert raised.value.__context__ is None or raised.value.__suppress_context__
+    assert installation.switches["_scaled_mm"].state[0] == "patched"
+
+
+def test_where_both_raise_stocks_error_notes_the_kernels(install, make_kernel, mps):
+    def broken(*args, **kwargs):
+        raise KeyError("inside")
+
+    install(make_kernel("_scaled_mm", run=broken))
+    x, one = torch.zeros(16, 16, device=mps), torch.ones((), device=mps)
+    with pytest.raises(NotImplementedError, match="_scaled_mm") as raised:
+        torch._scaled_mm(x, x, one, one)
+    assert raised.value.__notes__ == ["Metal Kernels was asked first, and raised KeyError: 'inside'"]
+
+
 def test_a_failing_kernel_keeps_no_tensor_alive(install, make_kernel, mps):
     import gc
     import weakref

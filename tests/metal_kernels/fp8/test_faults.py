@@ -85,6 +85,34 @@ def test_what_is_wrong_with_a_move_is_said_in_the_CPUs_words(fp8, version, what)
     assert str(actual.value).splitlines()[0] == str(expected.value).splitlines()[0]
 
 
+HUNGRY = {
+    "linear, few rows": lambda x, w: F.linear(x[:1], w),
+    "linear, many rows": lambda x, w: F.linear(x, w),
+    "cast": lambda x, w: w.to(torch.float32),
+    "cat": lambda x, w: torch.cat([w, w]),
+    "flip": lambda x, w: w.flip(0),
+    "scaled_mm": lambda x, w: torch._scaled_mm(
+        w, w.t(), torch.ones((), device="mps"), torch.ones((), device="mps"), out_dtype=torch.float32
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HUNGRY)
+def test_out_of_memory_is_said(fp8, version, what):
+    """ComfyUI makes room when it reads so. Stock would say that it lacks the dtype, or the op."""
+    x, w = torch.randn(32, 4096, device="mps"), fp8.twin(torch.zeros(4096, 4096, dtype=torch.uint8).view(E5M2))
+    w = fp8.twin(torch.zeros(4096, 4096, dtype=torch.uint8).view(E4M3)) if what == "scaled_mm" else w
+    HUNGRY[what](x[:, :64].contiguous(), w[:64, :64].contiguous())  # the self-check is over
+    torch.mps.empty_cache()
+    torch.mps.set_per_process_memory_fraction(1e-7)
+    try:
+        with pytest.raises(RuntimeError, match="MPS backend out of memory"):
+            HUNGRY[what](x, w)
+    finally:
+        torch.mps.set_per_process_memory_fraction(0.0)
+    assert fp8.installation.switches["fp8"].failure is None
+
+
 @pytest.mark.parametrize("what", bad_input.ARITHMETIC)
 def test_arithmetic_raises_and_computes_nothing(fp8, version, what):
     """The CPU raises too. The words are stock's, whose operations these are: none of them is patched for FP8."""
