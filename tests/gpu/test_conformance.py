@@ -31,6 +31,7 @@ def recorded():
     return made, Libraries(sources)
 
 
+@pytest.mark.timeout(900)  # the first of the suite may have to compile every kernel of every family
 def test_a_replayed_row_gives_what_the_table_expects(recorded):
     from conformance import library as table
 
