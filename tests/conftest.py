@@ -2,6 +2,7 @@
 
 Importing this file imports neither torch nor softmetal: a test that needs no device stays cheap.
 """
+import gc
 import os
 import subprocess
 import sys
@@ -46,6 +47,18 @@ def pytest_runtestloop(session):
     prepare = [sys.executable, str(TESTS / "prepare.py")]
     with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         subprocess.run([*prepare, "--if-needed"], check=False)  # what fails there fails in the tests too
+
+
+@pytest.fixture(autouse=True)
+def large_tests_give_their_memory_back(request):
+    """Some `full` tests take gigabytes, which torch's pool would keep for the rest of the process."""
+    yield
+    if request.node.get_closest_marker("full") and "softmetal.device" in sys.modules:
+        import torch
+
+        gc.collect()
+        if torch.backends.mps.is_available():
+            torch.mps.empty_cache()
 
 
 @pytest.fixture(autouse=True)

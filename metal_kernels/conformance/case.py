@@ -184,7 +184,8 @@ def bits(x: torch.Tensor) -> torch.Tensor:
     """The elements' bits in order, on the CPU, as integers. Moved as bytes: stock cannot copy every dtype."""
     x = x.detach()
     if x.dtype is torch.bool or x.is_complex():
-        return x.cpu().contiguous().flatten().view(torch.uint8)
+        # A dimension of its own for the bytes: one element may be contiguous with a stride of 0, which view refuses.
+        return x.cpu().contiguous().flatten().unsqueeze(-1).view(torch.uint8)
     integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return x.view(integers[x.element_size()]).cpu().contiguous()
 

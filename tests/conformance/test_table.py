@@ -140,3 +140,12 @@ class TestTheComparison:
         for other in (torch.tensor([-0.0, torch.nan]), other_nan):
             with pytest.raises(library.Mismatch, match="1 of 2 elements differ"):
                 library.compare(other, expected, operation.tolerance, "x")
+
+    @pytest.mark.parametrize("dtype", (torch.float16, torch.float32, torch.bool, torch.complex64), ids=str)
+    def test_bits_of_one_element_with_a_stride_of_zero(self, dtype):
+        operation = library.OPERATIONS["pad"]
+        x = torch.ones(3).to(dtype).as_strided((1,), (0,), 1)
+        expected = operation.reference(x, (0, 0), 0)
+        assert library.compare(x, expected, operation.tolerance, "x") == 0
+        with pytest.raises(library.Mismatch, match="elements differ"):
+            library.compare(torch.zeros(3).to(dtype).as_strided((1,), (0,)), expected, operation.tolerance, "x")
