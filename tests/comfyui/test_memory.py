@@ -57,6 +57,20 @@ def test_the_padding_node_is_named_and_what_stops_it(comfyui, client):
     assert shown["table"]["shown"][0]["text"].startswith("| node")
 
 
+def test_json_and_picture_reach_other_nodes(comfyui):
+    graph = {"p": pad(seed=120), "M": report("p"), "j": node("PreviewAny", source=("M", 3)),
+             "d": node("PreviewImage", images=("M", 4))}
+    outputs = comfyui.run(graph)["outputs"]
+    told = json.loads(outputs["j"]["text"][0])
+    assert not told["final"] and told["recommended_maximum"] > 0 and list(told["numbers"]) == [
+        "current", "reserved", "driver", "outside", "footprint"]
+    for name, number in told["numbers"].items():
+        assert number["peak"] >= max(number["start"], number["end"]) >= 0, name
+        assert rows(told)["p"]["peaks"][name] <= number["peak"]
+    assert told["numbers"]["footprint"]["peak"] > told["numbers"]["current"]["peak"] > 0
+    assert len(outputs["d"]["images"]) == 1
+
+
 def test_a_growth_that_no_kernel_can_stop_is_said_to_be_one(comfyui, client):
     prompt = client.queue({"grows": node("TestOutside", shapes=4), "M": report("grows")})
     told = event(client, prompt)
