@@ -167,8 +167,8 @@ def encoders_on_mps(comfyui_path, fp8_models):
 
 @pytest.fixture(scope="session")
 def on_the_cpu(comfyui_path, fp8_models):
-    """`Reference`: the same ComfyUI with --cpu, which computes in float32."""
-    with serving(comfyui_path, fp8_models, arguments=("--cpu",)) as server:
+    """`Reference`: the same ComfyUI with --cpu, which computes in float32 and keeps FP8 files as they are, too."""
+    with serving(comfyui_path, fp8_models, arguments=("--cpu", *SMALL)) as server:
         yield Reference(server)
 
 

@@ -1,0 +1,41 @@
+"""Qwen-Image and Z-Image, as small as ComfyUI lets them be (fp8/larger.py says why they are no smaller)."""
+import itertools
+
+import pytest
+from fp8 import larger
+from fp8.checkpoints import DTYPES, KINDS
+from fp8.harness import crashes, free, load, psnr, reported, results, sampled
+from graphs import node
+
+pytestmark = [pytest.mark.comfyui, pytest.mark.full, pytest.mark.timeout(1800)]
+
+# Qwen-Image in every kind and dtype; Z-Image, of 1 GB, in each kind and each dtype.
+CASES = [("qwen", kind, dtype, ("default", "ours")[number % 2])
+         for number, (kind, dtype) in enumerate(itertools.product(KINDS, DTYPES))]
+CASES += [("zimage", "plain", "e5m2", "forced"), ("zimage", "scaled", "e4m3fn", "ours"),
+          ("zimage", "quant", "e4m3fn", "default")]
+
+
+@pytest.mark.parametrize("family, kind, dtype, loader", [pytest.param(*case, id="-".join(case)) for case in CASES])
+def test_a_model_of_real_width(comfyui_path, fp8_models, small_mac, on_the_cpu, family, kind, dtype, loader):
+    """The CPU's picture; stock crashes; a byte a weight."""
+    def offered(kind):
+        return larger.offer(comfyui_path, fp8_models, [small_mac, on_the_cpu.server], family, kind, dtype)
+
+    free(small_mac)
+    tag = f"{family} {kind} {dtype} {loader}"
+    graph = sampled(family, load(offered(kind), loader), tag)
+    assert crashes(small_mac, graph) == "KSampler"
+    graph["held"] = node("TestHeld", model=("model", 0), after=("sample", 0))
+    entry = small_mac.run(graph, 900)
+    held = entry["outputs"]["held"]["held"][0]
+    assert held["loaded"] and sum(size for kind, size in held["bytes"]["mps"].items() if "float8" in kind) > 300e6
+    if loader == "ours":
+        _, disk, resident = reported(entry)
+        assert resident <= 1.05 * disk
+    free(on_the_cpu.server)
+    reference = offered("quant" if (kind, dtype) == ("scaled", "e5m2") else kind)
+    expected = on_the_cpu(tag, sampled(family, load(reference, loader.replace("ours", "default")), tag))
+    for actual, wanted in zip(results(small_mac, tag), expected, strict=True):
+        assert psnr(actual, wanted) >= 40
+    free(small_mac)
