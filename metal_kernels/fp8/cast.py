@@ -10,12 +10,12 @@ from __future__ import annotations
 import torch
 
 from ..kernel import ArgumentError
-from .formats import CODES, FP8, LIBRARY, SCALE_NONE, SCALE_ROW, SCALE_TENSOR, WIDE, as_bytes, saturates, stock_has
+from .formats import CODES, FP8, LIBRARY, MATRIX, SCALE_NONE, SCALE_ROW, SCALE_TENSOR, WIDE, as_bytes, saturates, stock_has
 
 LINE = 2**30  # threads of a row that one line of the grid numbers
 # fp8.metal: values that a thread of the wide casts takes: 16 or 32 bytes of the wide type. With 64, neighbours
 # would not fill memory's sectors together. Measured on an H200 (through NVPTX), over the copy of the same bytes: floats
-# read by 8 take 1.05, by 4 1.35; written by 4 1.1; the two-byte types by 16 1.1 (decode) and 1.35 (encode; by 8 1.6).
+# read by 8 take 1.05, by 4 1.35; written by 4 1.1; the two-byte types by 16 1.1 (decode) and 1.2 (encode; by 8 1.4).
 WIDTHS = {"decode": {"float": 4, "half": 16, "bfloat": 16}, "encode": {"float": 8, "half": 16, "bfloat": 16}}
 
 
@@ -168,8 +168,10 @@ def _cast_rows(
     if skewed or cols % width:
         width = 1
     line, lines, threads = grid(cols, rows, width)
+    fast = {CODES[dtype]: f"_{str(dtype).removeprefix('torch.float8_')}" for dtype in MATRIX}
+    suffix = fast.get(code, "") if direction == "encode" and width > 1 else ""
     LIBRARY.launch(
-        f"fp8_{direction}_{width}_{wide}", as_bytes(x), as_bytes(out), out if scale is None else scale,
+        f"fp8_{direction}_{width}_{wide}{suffix}", as_bytes(x), as_bytes(out), out if scale is None else scale,
         [cols, line, lines, code, scaling, saturates(), 0],
         threads=threads, group_size=(256, 1),
     )  # fmt: skip

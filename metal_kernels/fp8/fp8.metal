@@ -318,6 +318,67 @@ inline float reciprocal_for(constant CastLaunch& p, device const float* scales, 
   return as_type<float>(Wide<T>::to_float(Wide<T>::from_float(as_type<uint>(1.0f / scale_for(p, scales, row)))));
 }
 
+// Two halves in a word each, as bits: elements 0 and 2 of four in `even`, 1 and 3 in `odd`.
+struct Halves {
+  uint even;
+  uint odd;
+};
+
+// As halves: what T's values of a format's range are exactly, but for bfloats so small that they round to zero in either format.
+// Larger ones and NaN become what `Pairs::beyond` is above. With a scale: the product in T, which for halves is theirs.
+template <typename T>
+struct Pairs {
+  static Halves of(uint, uint) { return {0u, 0u}; }
+  static Halves product(uint, uint, float) { return {0u, 0u}; }
+};
+
+template <>
+struct Pairs<half> {
+  static Halves of(uint first, uint second) {
+    return {(first & 0xffffu) | (second << 16), (first >> 16) | (second & 0xffff0000u)};
+  }
+  static Halves product(uint first, uint second, float factor) {
+    const half2 f = half2(half(factor));
+    return of(as_type<uint>(as_type<half2>(first) * f), as_type<uint>(as_type<half2>(second) * f));
+  }
+};
+
+template <>
+struct Pairs<bfloat> {
+  static uint two(float low, float high) { return as_type<uint>(half2(half(low), half(high))); }
+  static Halves of(uint first, uint second) {
+    return {two(as_type<float>(first << 16), as_type<float>(second << 16)),
+            two(as_type<float>(first & 0xffff0000u), as_type<float>(second & 0xffff0000u))};
+  }
+  static uint scaled(uint w, float factor) {
+    const bfloat low = bfloat(as_type<float>(w << 16) * factor);
+    const bfloat high = bfloat(as_type<float>(w & 0xffff0000u) * factor);
+    return uint(as_type<ushort>(low)) | uint(as_type<ushort>(high)) << 16;
+  }
+  static Halves product(uint first, uint second, float factor) { return of(scaled(first, factor), scaled(second, factor)); }
+};
+
+// The format's bytes of two halves below `limit`, in the upper bytes of the word's halves; the lower ones are zero. Adding a number
+// whose last place is the format's for this value, and taking it off again, rounds to nearest even; what is left has, 256 times
+// smaller, e4m3fn's bits (see Four). A half's own upper byte is e5m2. `most`: bits of what greater ones become.
+template <int format>
+FP8_INLINE uint pack_halves(uint w, uint most) {
+  const uint sign = w & 0x80008000u;
+  const half2 magnitude = min(as_type<half2>(w & 0x7fff7fffu), as_type<half2>(most));
+  const uint bits = as_type<uint>(magnitude);
+  if (format == e5m2) {
+    return ((bits + 0x007f007fu + ((bits >> 8) & 0x00010001u)) & 0x7f007f00u) | sign;
+  }
+  const half2 power = max(as_type<half2>(bits & 0x7c007c00u), as_type<half2>(0x24002400u));  // at least the smallest normal's
+  const half2 large = as_type<half2>(as_type<uint>(power) + 0x1c001c00u);
+  const half2 rounded = ((magnitude + large) - large) * half2(1.0h / 256.0h);
+  return (as_type<uint>(rounded) << 1) | sign;
+}
+template <int format>
+FP8_INLINE uint pack_halves(Halves h, uint most) {
+  return (pack_halves<format>(h.even, most) >> 8) | pack_halves<format>(h.odd, most);
+}
+
 // The bytes of four values of less than e4m3fn's 464, or e5m2's 65536, and of no NaN. Adding a number whose last place is the
 // format's for this value, and taking it off again, rounds to nearest even; what is left is exact as a half, 256 times smaller for
 // e4m3fn (see Four), and has the format's bits there, subnormals too.
@@ -344,7 +405,7 @@ FP8_INLINE uint pack(thread const float* v) {
 
 // The wide values of `count` places, as floats.
 template <typename T, int count>
-FP8_INLINE void load_wide(device const uint4* in, thread float* v) {
+FP8_INLINE void load_wide(thread const uint4* in, thread float* v) {
   typedef typename Wide<T>::bits_t bits_t;
   constexpr int lanes = 16 / sizeof(T);
   FP8_UNROLL
@@ -359,7 +420,8 @@ FP8_INLINE void load_wide(device const uint4* in, thread float* v) {
   }
 }
 
-template <typename T, int count>
+// format: e4m3fn or e5m2; -1 for any, value by value.
+template <typename T, int count, int format>
 [[kernel]] void fp8_encode_wide(
     device const uint4* in [[buffer(0)]],
     device uchar* out [[buffer(1)]],
@@ -372,40 +434,69 @@ template <typename T, int count>
   if (!locate<count>(p, position, first, row)) {
     return;
   }
-  const float reciprocal = reciprocal_for<T>(p, scales, row);
-  float v[count];
-  load_wide<T, count>(in + first / lanes, v);
-  const bool is_e5m2 = p.format == e5m2;
-  const float most = is_e5m2 ? 57344.0f : 448.0f;
-  float mark = 0.0f, largest = 0.0f;  // mark: NaN if any value is NaN or infinite
+  uint4 w[count / lanes];
   FP8_UNROLL
-  for (int i = 0; i < count; ++i) {
-    if (p.scaling != 0) {
-      v[i] = float(T(v[i] * reciprocal));
-      mark = fma(v[i], 0.0f, mark);
-      v[i] = clamp(v[i], -most, most);
-    } else {
-      mark = fma(v[i], 0.0f, mark);
-      largest = max(largest, fabs(v[i]));
-    }
+  for (int j = 0; j < count / lanes; ++j) {
+    w[j] = in[first / lanes + j];
   }
+  const float reciprocal = reciprocal_for<T>(p, scales, row);
+  const bool scaled = p.scaling != 0;
   Bytes<count> b;
-  if (p.format <= e5m2 && mark == 0.0f && largest < (is_e5m2 ? 65536.0f : 464.0f)) {
+  bool usual = false;
+  if (format >= 0 && sizeof(T) == 2) {
+    Halves h[count / 4];
+    // Added to a half's magnitude, sets its top bit from the first value on that is not usual: 464 for e4m3fn without a scale, else
+    // infinity.
+    const uint past = scaled || format == e5m2 ? 0x04000400u : 0x20c020c0u;
+    uint marks = 0;
     FP8_UNROLL
     for (int i = 0; i < count / 4; ++i) {
-      b.word[i] = is_e5m2 ? pack<e5m2>(v + 4 * i) : pack<e4m3fn>(v + 4 * i);
+      const uint low = w[4 * i / lanes][2 * i % 4], high = w[4 * i / lanes][2 * i % 4 + 1];
+      h[i] = scaled ? Pairs<T>::product(low, high, reciprocal) : Pairs<T>::of(low, high);
+      marks |= ((h[i].even & 0x7fff7fffu) + past) | ((h[i].odd & 0x7fff7fffu) + past);
     }
-  } else {
+    usual = (marks & 0x80008000u) == 0;
+    if (usual) {
+      FP8_UNROLL
+      for (int i = 0; i < count / 4; ++i) {
+        b.word[i] = pack_halves<format>(h[i], format == e4m3fn ? 0x5f005f00u : scaled ? 0x7b007b00u : 0x7bff7bffu);
+      }
+    }
+  } else if (format >= 0) {
+    float v[count];
+    load_wide<T, count>(w, v);
+    constexpr float most = format == e5m2 ? 57344.0f : 448.0f;
+    float mark = 0.0f, largest = 0.0f;  // mark: NaN if any value is NaN or infinite
+    FP8_UNROLL
+    for (int i = 0; i < count; ++i) {
+      if (scaled) {
+        v[i] = float(T(v[i] * reciprocal));
+        mark = fma(v[i], 0.0f, mark);
+        v[i] = clamp(v[i], -most, most);
+      } else {
+        mark = fma(v[i], 0.0f, mark);
+        largest = max(largest, fabs(v[i]));
+      }
+    }
+    usual = mark == 0.0f && largest < (format == e5m2 ? 65536.0f : 464.0f);
+    if (usual) {
+      FP8_UNROLL
+      for (int i = 0; i < count / 4; ++i) {
+        b.word[i] = pack<format>(v + 4 * i);
+      }
+    }
+  }
+  if (!usual) {
     FP8_UNROLL
     for (int i = 0; i < count / 4; ++i) {
       b.word[i] = 0;
     }
     FP8_UNROLL
     for (int j = 0; j < count / lanes; ++j) {
-      const uint4 w = in[first / lanes + j];  // again, by their bits: a NaN keeps its sign
+      const uint4 again = in[first / lanes + j];  // by their bits: a NaN keeps its sign
       FP8_UNROLL
       for (int i = 0; i < lanes; ++i) {
-        const uint word = w[i * 4 / lanes];
+        const uint word = again[i * 4 / lanes];
         const bits_t value = bits_t(sizeof(bits_t) == 4 ? word : word >> (16 * (i & 1)));
         const int at = j * lanes + i;
         b.word[at / 4] |= encode_one<T>(value, p, reciprocal) << (8 * (at % 4));
@@ -798,7 +889,7 @@ struct Words {
 // A chunk is decoded and used eight weights at a time, so that few registers hold them.
 template <typename T, int chunk, int format, int rows_each, int batch>
 FP8_INLINE void accumulate(
-    thread const Words<chunk>* words, device const T* x, long k, constant GemvLaunch& p, thread float* sums,
+    thread const Words<chunk>* words, thread const uint4* held, device const T* x, long k, constant GemvLaunch& p, thread float* sums,
     thread uint* marks) {
   constexpr int piece = chunk == 16 ? 8 : 4;
   FP8_UNROLL
@@ -823,13 +914,72 @@ FP8_INLINE void accumulate(
     for (int m = 0; m < batch; ++m) {
       // Past x's last row: that one again, and the sums are dropped. A branch would keep the loads from overlapping.
       float v[piece];
-      load_x<T, piece>(x, min(long(m), p.batch - 1) * p.cols + k + at, v);
+      if (batch == 1 && chunk == 16) {
+        constexpr int lanes = 16 / sizeof(T);
+        FP8_UNROLL
+        for (int j = 0; j < piece; j += lanes) {
+          widen(held[(at + j) / lanes], v + j, T(0));
+        }
+      } else {
+        load_x<T, piece>(x, min(long(m), p.batch - 1) * p.cols + k + at, v);
+      }
       FP8_UNROLL
       for (int r = 0; r < rows_each; ++r) {
         FP8_UNROLL
         for (int i = 0; i < piece; ++i) {
           sums[r * batch + m] = fma(v[i], w[r][i], sums[r * batch + m]);
         }
+      }
+    }
+  }
+}
+
+// A lane's chunk of each row, and for one row of x the x that meets it: a load that waits behind one of memory takes as long.
+template <typename T, int chunk, int rows_each, int batch>
+struct Chunks {
+  static constant constexpr int held = batch == 1 && chunk == 16 ? int(sizeof(T)) : 0;  // vectors of x
+  Words<chunk> of[rows_each];
+  uint4 x[held > 0 ? held : 1];
+  FP8_INLINE void load(device const uchar* thread* rows, device const T* from, long k) {
+    FP8_UNROLL
+    for (int i = 0; i < held; ++i) {
+      x[i] = reinterpret_cast<device const uint4*>(from + k)[i];
+    }
+    FP8_UNROLL
+    for (int r = 0; r < rows_each; ++r) {
+      of[r].load(rows[r] + k);
+    }
+  }
+};
+
+// A chunk that is used has the one `flight` steps on loaded first: the memory never waits for the arithmetic.
+template <typename T, int chunk, int format, int rows_each, int batch, int flight>
+FP8_INLINE void take_ahead(
+    device const uchar* thread* rows, device const T* x, long k, long step, constant GemvLaunch& p, thread float* sums,
+    thread uint* marks) {
+  Chunks<T, chunk, rows_each, batch> chunks[flight];
+  FP8_UNROLL
+  for (int f = 0; f < flight; ++f) {
+    if (k + f * step < p.cols) {
+      chunks[f].load(rows, x, k + f * step);
+    }
+  }
+  for (; k + (2 * flight - 1) * step < p.cols; k += flight * step) {
+    FP8_UNROLL
+    for (int f = 0; f < flight; ++f) {
+      const Chunks<T, chunk, rows_each, batch> now = chunks[f];
+      chunks[f].load(rows, x, k + (f + flight) * step);
+      accumulate<T, chunk, format, rows_each, batch>(now.of, now.x, x, k + f * step, p, sums, marks);
+    }
+  }
+  for (; k < p.cols; k += flight * step) {
+    FP8_UNROLL
+    for (int f = 0; f < flight; ++f) {
+      if (k + f * step < p.cols) {
+        accumulate<T, chunk, format, rows_each, batch>(chunks[f].of, chunks[f].x, x, k + f * step, p, sums, marks);
+      }
+      if (k + (f + flight) * step < p.cols) {
+        chunks[f].load(rows, x, k + (f + flight) * step);
       }
     }
   }
@@ -850,12 +1000,12 @@ FP8_INLINE void take_chunks(
   }
   FP8_UNROLL
   for (int f = 0; f < flight; ++f) {
-    accumulate<T, chunk, format, rows_each, batch>(words[f], x, k + f * step, p, sums, marks);
+    accumulate<T, chunk, format, rows_each, batch>(words[f], static_cast<thread const uint4*>(nullptr), x, k + f * step, p, sums, marks);
   }
 }
 
 template <typename T, int chunk, int format, int rows_each, int batch, int flight>
-FP8_INLINE void take_row(
+FP8_INLINE void take_together(
     device const uchar* thread* rows, device const T* x, long k, long step, constant GemvLaunch& p, thread float* sums,
     thread uint* marks) {
   for (; k + (flight - 1) * step < p.cols; k += flight * step) {
@@ -863,6 +1013,18 @@ FP8_INLINE void take_row(
   }
   for (; k < p.cols; k += step) {
     take_chunks<T, chunk, format, rows_each, batch, 1>(rows, x, k, step, p, sums, marks);
+  }
+}
+
+// With few sums there are registers for the next chunks.
+template <typename T, int chunk, int format, int rows_each, int batch, int flight>
+FP8_INLINE void take(
+    device const uchar* thread* rows, device const T* x, long k, long step, constant GemvLaunch& p, thread float* sums,
+    thread uint* marks) {
+  if (batch <= 2) {
+    take_ahead<T, chunk, format, rows_each, batch, flight>(rows, x, k, step, p, sums, marks);
+  } else {
+    take_together<T, chunk, format, rows_each, batch, flight>(rows, x, k, step, p, sums, marks);
   }
 }
 
@@ -879,9 +1041,9 @@ template <typename T, int chunk, int rows_each, int batch, int flight>
     uint lane [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]]) {
   threadgroup float parts[gemv_simdgroups][rows_each * batch];
-  const uint split = uint(p.split);
-  const uint part = simdgroup % split;
-  const long first = (long(group) * (gemv_simdgroups / split) + simdgroup / split) * rows_each;
+  const uint split = uint(p.split);  // a power of two
+  const uint part = simdgroup & (split - 1);
+  const long first = (long(group) * (gemv_simdgroups >> ctz(split)) + (simdgroup >> ctz(split))) * rows_each;
 
   float sums[rows_each * batch];
   uint marks[rows_each];
@@ -899,9 +1061,9 @@ template <typename T, int chunk, int rows_each, int batch, int flight>
   const long k = (long(part) * 32 + lane) * chunk;
   const bool is_e5m2 = p.format == e5m2;
   if (is_e5m2) {
-    take_row<T, chunk, e5m2, rows_each, batch, flight>(rows, x, k, step, p, sums, marks);
+    take<T, chunk, e5m2, rows_each, batch, flight>(rows, x, k, step, p, sums, marks);
   } else {
-    take_row<T, chunk, e4m3fn, rows_each, batch, flight>(rows, x, k, step, p, sums, marks);
+    take<T, chunk, e4m3fn, rows_each, batch, flight>(rows, x, k, step, p, sums, marks);
   }
 
   FP8_UNROLL
@@ -972,6 +1134,192 @@ template <typename T>
   }
 }
 
+// ---- x times an FP8 weight, in 8 x 8 matrices --------------------------------------------------------------------
+
+constant constexpr int matrix_length = 32;                // along K, that a SIMD-group multiplies at once
+constant constexpr int matrix_line = matrix_length + 8;   // of threadgroup memory: a vector's gap keeps its banks apart
+
+// Eight weights as T, e4m3fn's 256 times smaller: two words of a lane's four.
+FP8_INLINE uint join_halves(uint low, uint high) { return (low & 0xffffu) | (high << 16); }
+FP8_INLINE uint4 as_pairs(Four a, Four b, half) {
+  const uint4 v = uint4(as_type<uint>(a.even), as_type<uint>(a.odd), as_type<uint>(b.even), as_type<uint>(b.odd));
+  return uint4(
+      join_halves(v.x, v.y), (v.x >> 16) | (v.y & 0xffff0000u), join_halves(v.z, v.w), (v.z >> 16) | (v.w & 0xffff0000u));
+}
+FP8_INLINE uint bfloats(half low, half high) {  // exact: they have four places at most
+  return (as_type<uint>(float(low)) >> 16) | (as_type<uint>(float(high)) & 0xffff0000u);
+}
+FP8_INLINE uint4 as_pairs(Four a, Four b, bfloat) {
+  return uint4(bfloats(a.even.x, a.odd.x), bfloats(a.even.y, a.odd.y), bfloats(b.even.x, b.odd.x), bfloats(b.even.y, b.odd.y));
+}
+
+// A lane's part of 64 adjacent k: lane l has sixteen weights from 16 (l % 4) on of line l / 4 of each matrix, and the x that meets them.
+template <typename T, int row_tiles, int output_tiles>
+struct Strip {
+  uint4 w[output_tiles];
+  uint4 x[row_tiles][2];
+
+  FP8_INLINE void load(
+      device const uchar* thread* rows, device const T* thread* x_rows, thread const bool* exists, long k, constant GemvLaunch& p) {
+    FP8_UNROLL
+    for (int n = 0; n < output_tiles; ++n) {
+      w[n] = uint4(0);
+      if (k < p.cols) {
+        w[n] = *reinterpret_cast<device const uint4*>(rows[n] + k);
+      }
+    }
+    FP8_UNROLL
+    for (int m = 0; m < row_tiles; ++m) {
+      x[m][0] = uint4(0);
+      x[m][1] = uint4(0);
+      if (exists[m] && k < p.cols) {
+        x[m][0] = *reinterpret_cast<device const uint4*>(x_rows[m] + k);
+        x[m][1] = *reinterpret_cast<device const uint4*>(x_rows[m] + k + 8);
+      }
+    }
+  }
+};
+
+// Eight of each lane's sixteen k at a time, by way of threadgroup memory: the same k in the same column of x's and the weight's matrices.
+template <typename T, int format, int row_tiles, int output_tiles>
+FP8_INLINE void multiply_strip(
+    thread const Strip<T, row_tiles, output_tiles>& strip, threadgroup uint4* memory, uint lane,
+    thread simdgroup_matrix<float, 8, 8>* sums, thread uint* marks) {
+  threadgroup uint4* own = memory + lane / 4 * (matrix_line / 8) + lane % 4;
+  threadgroup const T* tiles = reinterpret_cast<threadgroup const T*>(memory);
+  FP8_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    FP8_UNROLL
+    for (int m = 0; m < row_tiles; ++m) {
+      own[m * matrix_line] = strip.x[m][i];
+    }
+    FP8_UNROLL
+    for (int n = 0; n < output_tiles; ++n) {
+      const uint a = strip.w[n][2 * i], b = strip.w[n][2 * i + 1];
+      if (format == e4m3fn) {
+        marks[n] |= nan_marks(a) | nan_marks(b);
+      }
+      own[(row_tiles + n) * matrix_line] = as_pairs(unpack<format>(a), unpack<format>(b), T(0));
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    FP8_UNROLL
+    for (int k = 0; k < matrix_length; k += 8) {
+      simdgroup_matrix<T, 8, 8> x[row_tiles];
+      FP8_UNROLL
+      for (int m = 0; m < row_tiles; ++m) {
+        simdgroup_load(x[m], tiles + m * 8 * matrix_line + k, matrix_line, ulong2(0), true);
+      }
+      FP8_UNROLL
+      for (int n = 0; n < output_tiles; ++n) {
+        simdgroup_matrix<T, 8, 8> w;
+        simdgroup_load(w, tiles + (row_tiles + n) * 8 * matrix_line + k, matrix_line);
+        FP8_UNROLL
+        for (int m = 0; m < row_tiles; ++m) {
+          simdgroup_multiply_accumulate(sums[n * row_tiles + m], w, x[m], sums[n * row_tiles + m]);
+        }
+      }
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+  }
+}
+
+template <typename T, int format, int row_tiles, int output_tiles, int flight>
+FP8_INLINE void take_strips(
+    device const uchar* thread* rows, device const T* thread* x_rows, thread const bool* exists, long k, long step,
+    constant GemvLaunch& p, threadgroup uint4* memory, uint lane, thread simdgroup_matrix<float, 8, 8>* sums, thread uint* marks) {
+  Strip<T, row_tiles, output_tiles> ahead[flight];
+  FP8_UNROLL
+  for (int f = 0; f < flight; ++f) {
+    ahead[f].load(rows, x_rows, exists, k + f * step, p);
+  }
+  const long lane_k = long(lane % 4) * 16;
+  for (; k - lane_k < p.cols; k += flight * step) {  // the same in all lanes
+    FP8_UNROLL
+    for (int f = 0; f < flight; ++f) {
+      const Strip<T, row_tiles, output_tiles> now = ahead[f];
+      ahead[f].load(rows, x_rows, exists, k + (f + flight) * step, p);
+      multiply_strip<T, format, row_tiles, output_tiles>(now, memory, lane, sums, marks);  // past the end: zeros
+    }
+  }
+}
+
+// More rows of x than a lane could multiply as fast as the weights arrive: a SIMD-group takes 8 * output_tiles rows of the weight.
+template <typename T, int row_tiles, int output_tiles, int flight>
+[[kernel]] void fp8_matrices(
+    device const uchar* weight [[buffer(0)]],
+    device const T* x [[buffer(1)]],
+    device uchar* out [[buffer(2)]],
+    device const float* scales [[buffer(3)]],
+    device const float* x_scales [[buffer(4)]],
+    device const uchar* bias [[buffer(5)]],
+    constant GemvLaunch& p [[buffer(6)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+  constexpr int outputs = 8 * output_tiles;
+  threadgroup uint4 memory[gemv_simdgroups][(row_tiles + output_tiles) * matrix_line];  // 8 lines, of matrix_line / 8 vectors each
+  threadgroup float nans[gemv_simdgroups][outputs];
+  const uint split = uint(p.split);
+  const uint part = simdgroup & (split - 1);
+  const long first = (long(group) * (gemv_simdgroups >> ctz(split)) + (simdgroup >> ctz(split))) * outputs;
+  const long line = lane / 4;
+
+  simdgroup_matrix<float, 8, 8> sums[output_tiles * row_tiles];
+  FP8_UNROLL
+  for (int i = 0; i < output_tiles * row_tiles; ++i) {
+    sums[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  }
+  device const uchar* rows[output_tiles];
+  uint marks[output_tiles];
+  FP8_UNROLL
+  for (int n = 0; n < output_tiles; ++n) {
+    marks[n] = 0;
+    rows[n] = weight + min(first + line + 8 * n, p.rows - 1) * p.row_stride;  // past the last row: it again, and the sum is dropped
+  }
+  device const T* x_rows[row_tiles];
+  bool exists[row_tiles];
+  FP8_UNROLL
+  for (int m = 0; m < row_tiles; ++m) {
+    exists[m] = line + 8 * m < p.batch;
+    x_rows[m] = x + (exists[m] ? line + 8 * m : 0) * p.cols;
+  }
+  const long step = long(split) * 64;
+  const long k = long(part) * 64 + long(lane % 4) * 16;
+  const bool is_e5m2 = p.format == e5m2;
+  if (is_e5m2) {
+    take_strips<T, e5m2, row_tiles, output_tiles, flight>(rows, x_rows, exists, k, step, p, memory[simdgroup], lane, sums, marks);
+  } else {
+    take_strips<T, e4m3fn, row_tiles, output_tiles, flight>(rows, x_rows, exists, k, step, p, memory[simdgroup], lane, sums, marks);
+  }
+
+  threadgroup float* own = reinterpret_cast<threadgroup float*>(memory[simdgroup]);
+  FP8_UNROLL
+  for (int n = 0; n < output_tiles; ++n) {
+    FP8_UNROLL
+    for (int m = 0; m < row_tiles; ++m) {
+      simdgroup_store(sums[n * row_tiles + m], own + (n * row_tiles + m) * 64, 8);
+    }
+    marks[n] |= simd_shuffle_xor(marks[n], ushort(1));
+    marks[n] |= simd_shuffle_xor(marks[n], ushort(2));
+    if (lane % 4 == 0) {
+      nans[simdgroup][8 * n + line] = (marks[n] & 0x80808080u) != 0 ? NAN : 0.0f;
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint i = part * 32 + lane; i < uint(p.batch) * outputs; i += split * 32) {
+    const uint m = i / outputs, n = i % outputs;
+    const uint in_matrix = (n / 8 * row_tiles + m / 8) * 64 + n % 8 * 8 + m % 8;
+    float sum = 0.0f;
+    for (uint s = simdgroup - part; s < simdgroup - part + split; ++s) {
+      sum += reinterpret_cast<threadgroup const float*>(memory[s])[in_matrix] + nans[s][n];
+    }
+    if (first + n < p.rows) {
+      sum *= is_e5m2 ? 1.0f : 256.0f;
+      store_as(out, m * p.rows + first + n, p.out_type, finish(sum, p, m, first + n, scales, x_scales, bias));
+    }
+  }
+}
+
 // ---- instantiations ----------------------------------------------------------------------------------------------
 
 #define INSTANTIATE_FP8(kernel_name, T) \
@@ -991,19 +1339,27 @@ INSTANTIATE_FP8_TYPES(fp8_dequantize_nv)
 INSTANTIATE_FP8_TYPES(fp8_gemv_1)
 
 // The name has the values of a thread: cast.py's WIDTHS.
-#define INSTANTIATE_WIDE(direction, T, count)                                            \
-  template [[host_name("fp8_" #direction "_" #count "_" #T)]] [[kernel]] decltype(        \
-      fp8_##direction##_wide<T, count>) fp8_##direction##_wide<T, count>;
-INSTANTIATE_WIDE(decode, float, 4)
-INSTANTIATE_WIDE(decode, half, 16)
-INSTANTIATE_WIDE(decode, bfloat, 16)
-INSTANTIATE_WIDE(encode, float, 8)
-INSTANTIATE_WIDE(encode, half, 16)
-INSTANTIATE_WIDE(encode, bfloat, 16)
+#define INSTANTIATE_DECODE(T, count)                                                     \
+  template [[host_name("fp8_decode_" #count "_" #T)]] [[kernel]] decltype(                \
+      fp8_decode_wide<T, count>) fp8_decode_wide<T, count>;
+INSTANTIATE_DECODE(float, 4)
+INSTANTIATE_DECODE(half, 16)
+INSTANTIATE_DECODE(bfloat, 16)
 
-// The name has the chunk and the batch.
+#define INSTANTIATE_ENCODE_TO(T, count, name, format)                                     \
+  template [[host_name("fp8_encode_" #count "_" #T name)]] [[kernel]] decltype(           \
+      fp8_encode_wide<T, count, format>) fp8_encode_wide<T, count, format>;
+#define INSTANTIATE_ENCODE(T, count)                  \
+  INSTANTIATE_ENCODE_TO(T, count, "", -1)             \
+  INSTANTIATE_ENCODE_TO(T, count, "_e4m3fn", e4m3fn)  \
+  INSTANTIATE_ENCODE_TO(T, count, "_e5m2", e5m2)
+INSTANTIATE_ENCODE(float, 8)
+INSTANTIATE_ENCODE(half, 16)
+INSTANTIATE_ENCODE(bfloat, 16)
+
+// The name has the chunk, the batch and the rows of the weight.
 #define INSTANTIATE_GEMV(chunk, rows_each, batch, flight, T)                            \
-  template [[host_name("fp8_gemv_" #chunk "_" #batch "_" #T)]] [[kernel]] decltype(      \
+  template [[host_name("fp8_gemv_" #chunk "_" #batch "x" #rows_each "_" #T)]] [[kernel]] decltype(      \
       fp8_gemv<T, chunk, rows_each, batch, flight>) fp8_gemv<T, chunk, rows_each, batch, flight>;
 #define INSTANTIATE_GEMV_TYPES(chunk, rows_each, batch, flight)  \
   INSTANTIATE_GEMV(chunk, rows_each, batch, flight, float)       \
@@ -1011,9 +1367,19 @@ INSTANTIATE_WIDE(encode, bfloat, 16)
   INSTANTIATE_GEMV(chunk, rows_each, batch, flight, bfloat)
 
 INSTANTIATE_GEMV_TYPES(16, 2, 1, 1)
-INSTANTIATE_GEMV_TYPES(16, 2, 2, 2)
+INSTANTIATE_GEMV_TYPES(16, 4, 1, 1)
+INSTANTIATE_GEMV_TYPES(16, 4, 2, 1)
 INSTANTIATE_GEMV_TYPES(16, 4, 4, 1)
 INSTANTIATE_GEMV_TYPES(16, 4, 8, 1)
 INSTANTIATE_GEMV_TYPES(16, 2, 16, 1)
 INSTANTIATE_GEMV_TYPES(4, 2, 1, 2)
 INSTANTIATE_GEMV_TYPES(4, 2, 16, 1)
+
+// The name has the batch.
+#define INSTANTIATE_MATRICES(row_tiles, output_tiles, flight, batch, T)                     \
+  template [[host_name("fp8_matrices_" #batch "_" #T)]] [[kernel]] decltype(                 \
+      fp8_matrices<T, row_tiles, output_tiles, flight>) fp8_matrices<T, row_tiles, output_tiles, flight>;
+INSTANTIATE_MATRICES(1, 4, 1, 8, half)
+INSTANTIATE_MATRICES(1, 4, 1, 8, bfloat)
+INSTANTIATE_MATRICES(2, 4, 1, 16, half)
+INSTANTIATE_MATRICES(2, 4, 1, 16, bfloat)

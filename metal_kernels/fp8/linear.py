@@ -19,10 +19,14 @@ EVEN_ROWS = 256  # a block has a multiple of so many: rows of the product that b
 SIMDGROUPS = 8  # fp8.metal: gemv_simdgroups
 # fp8.metal's instantiations of fp8_gemv: chunk -> rows of x -> rows of the weight that a SIMD-group holds. Measured on
 # an H200 (through NVPTX) among 1, 2 and 4 rows, 1, 2 and 4 chunks in flight; registers hold no more than 32 sums.
-TILES = {16: {1: 2, 2: 2, 4: 4, 8: 4, 16: 2}, 4: {1: 2, 16: 2}}
+TILES = {16: {1: 2, 2: 4, 4: 4, 8: 4, 16: 2}, 4: {1: 2, 16: 2}}
+LONG_ROWS, LONG_TILE = 8192, 4  # so many rows of the weight are enough for one row of x to hold four of them
 # Several SIMD-groups share the rows of a weight of fewer rows than this, each with two chunks of them or more: too few
 # in flight do not hide the memory's latency. Measured as above.
 MANY_ROWS = 8192
+MATRIX_ROWS, MATRIX_LEAST = 5, 2048  # of x and of the weight, from which on 8 x 8 matrices multiply them
+MATRIX_OUTPUTS = 32  # fp8.metal: rows of the weight that a SIMD-group takes there
+MATRIX_MANY = 3168  # SIMD-groups, while there are fewer of which several share the rows
 
 _OUT_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
@@ -130,10 +134,17 @@ def gemv(
                   bias is not None, _OUT_TYPES[out.dtype]]  # fmt: skip
         if chunk == 1:
             kernel, groups = f"fp8_gemv_1_{WIDE[x.dtype]}", -(-rows // SIMDGROUPS)
+        elif chunk == 16 and x.dtype is not torch.float32 and _takes_matrices(batch, rows):
+            header[4] = split = _matrix_split(rows, cols)
+            kernel = f"fp8_matrices_{8 if batch <= 8 else 16}_{WIDE[x.dtype]}"
+            groups = -(-rows // (MATRIX_OUTPUTS * SIMDGROUPS // split))
         else:
             header[4] = split = _split(rows, cols, chunk)
             tile, rows_each = next((m, r) for m, r in TILES[chunk].items() if m >= batch)
-            kernel, groups = f"fp8_gemv_{chunk}_{tile}_{WIDE[x.dtype]}", -(-rows // (rows_each * SIMDGROUPS // split))
+            if chunk == 16 and tile == 1 and rows >= LONG_ROWS:
+                rows_each = LONG_TILE
+            kernel = f"fp8_gemv_{chunk}_{tile}x{rows_each}_{WIDE[x.dtype]}"
+            groups = -(-rows // (rows_each * SIMDGROUPS // split))
         whole = rows == weight.shape[0]
         part = out if whole else out.new_empty(batch, rows)
         end = first + rows
@@ -156,8 +167,9 @@ def decoded_blocks(
     rows, cols = weight.shape
     copied = 0 if weight.is_contiguous() else 1
     step = max(1, min(rows, MAX_SCRATCH // max(cols * (dtype.itemsize + copied), more)))
-    if step < rows and step > EVEN_ROWS:
+    if step < rows and step > EVEN_ROWS:  # blocks of about one size: a small one leaves a GPU idle
         step -= step % EVEN_ROWS
+        step = -(-rows // (-(-rows // step) * EVEN_ROWS)) * EVEN_ROWS
     scratch = torch.empty(step, cols, dtype=dtype, device=weight.device)
     for first in range(0, rows, step):
         block = contiguous(weight[first : first + step])
@@ -211,6 +223,17 @@ def _aligned(x: torch.Tensor) -> torch.Tensor:
 def _split(rows: int, cols: int, chunk: int) -> int:
     split = 1
     while split < SIMDGROUPS and rows * split < MANY_ROWS and cols >= 4 * split * 32 * chunk:
+        split *= 2
+    return split
+
+
+def _takes_matrices(batch: int, rows: int) -> bool:
+    return batch >= MATRIX_ROWS and (rows >= MATRIX_LEAST or batch > 8)
+
+
+def _matrix_split(rows: int, cols: int) -> int:
+    split = 1
+    while split < SIMDGROUPS and rows * 2 * split <= MATRIX_MANY * MATRIX_OUTPUTS and cols >= 2 * split * 64:
         split *= 2
     return split
 

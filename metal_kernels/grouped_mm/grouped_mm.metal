@@ -22,7 +22,6 @@ constant constexpr uint simd_width = 32;
 constant constexpr uint group_simdgroups = 8;   // geometry.py: GROUP_SIMDGROUPS; of the few-row forms
 constant constexpr int block_rows = 2;          // geometry.py: BLOCK_ROWS; of the few-row forms
 constant constexpr int vector_outputs = 4;      // geometry.py: VECTOR_OUTPUTS
-constant constexpr int vector_flight = 1;       // pieces of each output in flight in a lane
 constant constexpr int column_steps = 8;        // elements of a column in flight, one wide or 8 bytes
 
 constant constexpr int tile_rows = 32;          // geometry.py: TILE_ROWS
@@ -128,94 +127,87 @@ inline float get_lane<bfloat>(uint4 v, int j) {
 inline uint4 load_vector(device const void* row, uint i) { return static_cast<device const uint4*>(row)[i]; }
 
 // Adds up sums[0 .. count) over the SIMD-group's lanes, each in the same order. Afterwards sums[0] of lane l is sum number
-// l / (32 / count). In halves: a lane keeps one half of its sums and gives the other one away.
-template <int count>
-inline void reduce_lanes(thread float* sums, uint lane) {
-  ushort mask = simd_width / 2;
-  GROUPED_UNROLL
-  for (int half_count = count / 2; half_count > 0; half_count /= 2) {
+// l / (32 / count). In halves: a lane keeps one half of its sums and gives the other one away. A recursion, as no array may be indexed
+// by what a compiler takes for a variable.
+template <int count, int mask = simd_width / 2>
+struct LaneSums {
+  static constant constexpr int kept = count > 1 ? count / 2 : 1;
+
+  static void reduce(thread float* sums, uint lane) {
     const bool upper = (lane & mask) != 0;
     GROUPED_UNROLL
-    for (int i = 0; i < half_count; ++i) {
-      const float kept = upper ? sums[i + half_count] : sums[i];
-      const float given = upper ? sums[i] : sums[i + half_count];
-      sums[i] = kept + simd_shuffle_xor(given, mask);
+    for (int i = 0; i < kept; ++i) {
+      if (count > 1) {
+        const float given = upper ? sums[i] : sums[i + kept];
+        sums[i] = (upper ? sums[i + kept] : sums[i]) + simd_shuffle_xor(given, ushort(mask));
+      } else {
+        sums[i] += simd_shuffle_xor(sums[i], ushort(mask));
+      }
     }
-    mask /= 2;
+    LaneSums<kept, mask / 2>::reduce(sums, lane);
   }
-  for (; mask > 0; mask /= 2) {
-    sums[0] += simd_shuffle_xor(sums[0], mask);
-  }
-}
+};
+
+template <int count>
+struct LaneSums<count, 0> {
+  static void reduce(thread float*, uint) {}
+};
 
 // ---- few rows, lanes along K --------------------------------------------------------------------------------------
 
-// The products of `rows` rows of x, of which `active` exist, and of vector_outputs rows of the weight, of which a lane has `flight`
-// vectors each in flight, x's among them. Then the sums of all lanes: sum number l / (32 / count) in lane l.
-template <typename T, int rows, int flight>
-inline float multiply_rows(
-    device const T* x_rows, device const T* thread const* weight_rows, constant GroupedLaunch& p, int active, uint first, uint stride,
-    uint length, bool has_rest, uint lane) {
-  constexpr int width = 16 / sizeof(T);
-  constexpr int count = rows * vector_outputs;
-  float sums[count];
-  GROUPED_UNROLL
-  for (int i = 0; i < count; ++i) {
-    sums[i] = 0.0f;
-  }
-  device const T* x_at[rows];
-  GROUPED_UNROLL
-  for (int m = 0; m < rows; ++m) {
-    x_at[m] = x_rows + min(m, active - 1) * p.x_row;  // past the last row: that one again, and the sums are dropped
-  }
-  const uint pieces = length / width;
-  for (uint begin = first; begin < pieces; begin += flight * stride) {
-    uint4 w[flight][vector_outputs];
-    uint4 v[flight];  // of a single row; several would take the registers that keep the weights of other SIMD-groups in flight
+// Vector `i` of each output's weights, and of a row of x: a load that waits behind those of memory takes as long.
+template <typename T>
+struct Vectors {
+  uint4 x;
+  uint4 w[vector_outputs];
+
+  static Vectors load(device const T* x_row, device const T* thread const* weight_rows, uint i) {
+    Vectors v;
+    v.x = load_vector(x_row, i);
     GROUPED_UNROLL
-    for (int f = 0; f < flight; ++f) {
-      const uint i = min(begin + f * stride, pieces - 1);
+    for (int n = 0; n < vector_outputs; ++n) {
+      v.w[n] = load_vector(weight_rows[n], i);
+    }
+    return v;
+  }
+
+  void multiply(thread float* sums) const {
+    GROUPED_UNROLL
+    for (int j = 0; j < int(16 / sizeof(T)); ++j) {
       GROUPED_UNROLL
       for (int n = 0; n < vector_outputs; ++n) {
-        w[f][n] = load_vector(weight_rows[n], i);
-      }
-      if (rows == 1) {
-        v[f] = load_vector(x_at[0], i);
+        sums[n] = fma(get_lane<T>(w[n], j), get_lane<T>(x, j), sums[n]);
       }
     }
-    GROUPED_UNROLL
-    for (int f = 0; f < flight; ++f) {
-      if (f > 0 && begin + f * stride >= pieces) {
-        break;
-      }
-      GROUPED_UNROLL
-      for (int m = 0; m < rows; ++m) {
-        const uint4 x_vector = rows == 1 ? v[f] : load_vector(x_at[m], begin + f * stride);
-        GROUPED_UNROLL
-        for (int j = 0; j < width; ++j) {
-          GROUPED_UNROLL
-          for (int n = 0; n < vector_outputs; ++n) {
-            thread float& sum = sums[m * vector_outputs + n];
-            sum = fma(get_lane<T>(w[f][n], j), get_lane<T>(x_vector, j), sum);
-          }
-        }
-      }
+  }
+};
+
+// Adds to sums the products of a row of x and of vector_outputs rows of the weight. The vectors that are multiplied have the next ones on
+// their way.
+template <typename T>
+inline void multiply_row(
+    device const T* x_row, device const T* thread const* weight_rows, uint i, uint stride, uint length, bool has_rest, uint lane,
+    thread float* sums) {
+  constexpr int width = 16 / sizeof(T);
+  const uint pieces = length / width;
+  if (i < pieces) {
+    Vectors<T> next = Vectors<T>::load(x_row, weight_rows, i);
+    for (i += stride; i < pieces; i += stride) {
+      const Vectors<T> now = next;
+      next = Vectors<T>::load(x_row, weight_rows, i);
+      now.multiply(sums);
     }
+    next.multiply(sums);
   }
   // What is left of K after the last whole vector.
   const uint k = pieces * width + lane;
   if (has_rest && k < length) {
+    const float value = float(x_row[k]);
     GROUPED_UNROLL
-    for (int m = 0; m < rows; ++m) {
-      const float v = float(x_at[m][k]);
-      GROUPED_UNROLL
-      for (int n = 0; n < vector_outputs; ++n) {
-        sums[m * vector_outputs + n] = fma(float(weight_rows[n][k]), v, sums[m * vector_outputs + n]);
-      }
+    for (int n = 0; n < vector_outputs; ++n) {
+      sums[n] = fma(float(weight_rows[n][k]), value, sums[n]);
     }
   }
-  reduce_lanes<count>(sums, lane);
-  return sums[0];
 }
 
 // A threadgroup at grid row r works if r is the first of a block of two rows of its group; the others leave at once.
@@ -239,7 +231,8 @@ template <typename T>
   const int active = min(around.end - row, block_rows);
   const uint parts = uint(p.parts);
   const uint part = simdgroup & (parts - 1);
-  const long first = (long(position.x) * (group_simdgroups / parts) + simdgroup / parts) * vector_outputs;
+  const uint sharing = ctz(parts);
+  const long first = (long(position.x) * (group_simdgroups >> sharing) + (simdgroup >> sharing)) * vector_outputs;
 
   const bool has_weight = long(around.group) < p.groups;
   device const T* matrix = weight + (has_weight ? long(around.group) * p.weight_group : 0);
@@ -251,14 +244,23 @@ template <typename T>
   device const T* x_rows = x + long(row) * p.x_row;
   const uint length = has_weight ? uint(p.length) : 0;
   const uint begin = part * simd_width + lane, stride = parts * simd_width;
-  // One row of a group is the usual case, and has registers for more in flight.
-  const bool single = active == 1;
-  float sum = single
-      ? multiply_rows<T, 1, 2 * vector_flight>(x_rows, weight_rows, p, 1, begin, stride, length, part == 0, lane)
-      : multiply_rows<T, block_rows, vector_flight>(x_rows, weight_rows, p, active, begin, stride, length, part == 0, lane);
-  const uint lanes_per_sum = single ? simd_width / vector_outputs : simd_width / count;
+  float sums[count];
+  GROUPED_UNROLL
+  for (int m = 0; m < block_rows; ++m) {
+    GROUPED_UNROLL
+    for (int n = 0; n < vector_outputs; ++n) {
+      sums[m * vector_outputs + n] = 0.0f;
+    }
+    // One row is the usual case. For the second one the weights come from a cache: both at once would leave fewer SIMD-groups in registers.
+    if (m < active) {
+      multiply_row<T>(x_rows + m * p.x_row, weight_rows, begin, stride, length, part == 0, lane, sums + m * vector_outputs);
+    }
+  }
+  LaneSums<count>::reduce(sums, lane);
+  constexpr uint lanes_per_sum = simd_width / count;
   const uint index = lane / lanes_per_sum;
   const bool owner = lane % lanes_per_sum == 0;
+  float sum = sums[0];
   if (parts > 1) {
     if (owner) {
       partial[simdgroup][index] = sum;
@@ -561,6 +563,7 @@ template <typename T, bool x_along, bool weight_along>
 constant constexpr int topk_most = 32;          // routing.py: MAX_K
 constant constexpr int topk_held = 16;          // candidates in the registers of a lane
 constant constexpr int topk_slice = 512;        // routing.py: SLICE; simd_width * topk_held
+constant constexpr int topk_few = 8;            // found one after the other
 constant constexpr uint topk_simdgroups = 8;    // routing.py: MAX_SLICES
 
 struct TopkLaunch {
@@ -605,22 +608,79 @@ inline Candidate best_of(Candidate mine) {
   return {key, simd_min(mine.key == key ? mine.index : 0xffffffffu)};
 }
 
-// The best of what a lane holds, which is then no candidate any more if `taken` is its index.
+// The k best of what the lanes hold, one after the other: number i in lane i.
 template <int count>
-inline Candidate best_held(thread uint* keys, thread uint* indices, uint taken) {
-  Candidate best = {0u, 0xffffffffu};
-  GROUPED_UNROLL
-  for (int i = 0; i < count; ++i) {
-    keys[i] = indices[i] == taken ? 0u : keys[i];
-    if (keys[i] > best.key || (keys[i] == best.key && indices[i] < best.index)) {
-      best = {keys[i], indices[i]};
+inline Candidate best_few(thread Candidate* held, int k, uint lane) {
+  Candidate chosen = {0u, 0xffffffffu};
+  uint taken = 0xffffffffu;
+  for (int i = 0; i < k; ++i) {
+    Candidate mine = {0u, 0xffffffffu};
+    GROUPED_UNROLL
+    for (int j = 0; j < count; ++j) {
+      held[j].key = held[j].index == taken ? 0u : held[j].key;
+      if (held[j].key > mine.key || (held[j].key == mine.key && held[j].index < mine.index)) {
+        mine = held[j];
+      }
+    }
+    const Candidate best = best_of(mine);
+    taken = best.index;
+    if (int(lane) == i) {
+      chosen = best;
     }
   }
-  return best;
+  return chosen;
 }
 
-// A row, or a 512th of one, per SIMD-group: k times the best of what its lanes hold in registers. Longer rows: their SIMD-groups'
-// results meet in threadgroup memory, where the first SIMD-group does the same with them.
+// Is `a` earlier in the result?
+inline bool before(Candidate a, Candidate b) { return a.key > b.key || (a.key == b.key && a.index < b.index); }
+
+// The earlier one of this lane's and its partner's, or the later one.
+inline Candidate exchange(Candidate mine, ushort mask, bool earlier) {
+  const Candidate other = {simd_shuffle_xor(mine.key, mask), simd_shuffle_xor(mine.index, mask)};
+  return before(mine, other) == earlier ? mine : other;
+}
+
+// `lists` lists of 32, each sorted over the lanes, to one of the best 32 in c[0]. Of two, the best of a lane's and of the mirrored lane's
+// of the other are the best 32, rising and then falling: five exchanges sort them.
+template <int lists>
+struct Merge {
+  static void run(thread Candidate* c, uint lane) {
+    constexpr int pairs = lists / 2;
+    GROUPED_UNROLL
+    for (int i = 0; i < pairs; ++i) {
+      const Candidate other = {simd_shuffle_xor(c[i + pairs].key, ushort(31)), simd_shuffle_xor(c[i + pairs].index, ushort(31))};
+      c[i] = before(c[i], other) ? c[i] : other;
+    }
+    for (ushort mask = simd_width / 2; mask > 0; mask /= 2) {
+      GROUPED_UNROLL
+      for (int i = 0; i < pairs; ++i) {
+        c[i] = exchange(c[i], mask, (lane & mask) == 0);
+      }
+    }
+    Merge<pairs>::run(c, lane);
+  }
+};
+template <>
+struct Merge<1> {
+  static void run(thread Candidate*, uint) {}
+};
+
+// Sorts each of `lists` over the lanes: bitonic, 15 exchanges.
+template <int lists>
+inline void sort_lists(thread Candidate* c, uint lane) {
+  for (uint size = 2; size <= simd_width; size *= 2) {
+    for (uint mask = size / 2; mask > 0; mask /= 2) {
+      const bool earlier = ((lane & mask) == 0) == ((lane & size) == 0);
+      GROUPED_UNROLL
+      for (int i = 0; i < lists; ++i) {
+        c[i] = exchange(c[i], ushort(mask), earlier);
+      }
+    }
+  }
+}
+
+// A row, or 512 candidates of one, per SIMD-group: k times the best of what its lanes hold in registers, or for a larger k all of them
+// sorted by 32 and merged. Longer rows: their SIMD-groups' results meet in threadgroup memory, where the first SIMD-group does the same.
 template <typename T>
 [[kernel]] void topk_rows(
     device const T* x [[buffer(0)]],
@@ -638,23 +698,22 @@ template <typename T>
     return;  // only where rows are not shared: no barrier follows
   }
   device const T* from = x + row * p.row;
-  uint held[topk_held], held_indices[topk_held];
+  Candidate held[topk_held];
   const uint first = shared_row ? simdgroup * topk_slice : 0;
   GROUPED_UNROLL
   for (int i = 0; i < topk_held; ++i) {
     const uint index = first + i * simd_width + lane;
-    held_indices[i] = index;
-    held[i] = long(index) < p.candidates ? key_of<T>(from[index * p.step], p.largest != 0) : 0u;
+    held[i].index = index;
+    held[i].key = long(index) < p.candidates ? key_of<T>(from[index * p.step], p.largest != 0) : 0u;
   }
-  Candidate mine = {0u, 0xffffffffu}, chosen = mine;
-  uint taken = 0xffffffffu;
-  for (int i = 0; i < k; ++i) {
-    mine = best_held<topk_held>(held, held_indices, taken);
-    const Candidate best = best_of(mine);
-    taken = best.index;
-    if (int(lane) == i) {
-      chosen = best;
-    }
+  const bool sorting = k > topk_few;
+  Candidate chosen;
+  if (sorting) {
+    sort_lists<topk_held>(held, lane);
+    Merge<topk_held>::run(held, lane);
+    chosen = held[0];
+  } else {
+    chosen = best_few<topk_held>(held, k, lane);
   }
   if (shared_row) {
     winners[simdgroup][lane] = int(lane) < k ? chosen : Candidate{0u, 0xffffffffu};
@@ -664,17 +723,13 @@ template <typename T>
     }
     GROUPED_UNROLL
     for (int i = 0; i < int(topk_simdgroups); ++i) {
-      held[i] = winners[i][lane].key;
-      held_indices[i] = winners[i][lane].index;
+      held[i] = winners[i][lane];
     }
-    taken = 0xffffffffu;
-    for (int i = 0; i < k; ++i) {
-      mine = best_held<int(topk_simdgroups)>(held, held_indices, taken);
-      const Candidate best = best_of(mine);
-      taken = best.index;
-      if (int(lane) == i) {
-        chosen = best;
-      }
+    if (sorting) {
+      Merge<int(topk_simdgroups)>::run(held, lane);
+      chosen = held[0];
+    } else {
+      chosen = best_few<int(topk_simdgroups)>(held, k, lane);
     }
   }
   if (int(lane) < k) {

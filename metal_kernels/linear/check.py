@@ -25,6 +25,8 @@ def selfcheck(dtype: torch.dtype) -> None:
     x, weight, bias = x.to("mps"), weight.to("mps"), bias.to("mps")
     tolerance = TOLERANCE[dtype]
     for form, tiles in TILES.items():
+        if form == "matrices" and dtype.itemsize != 2:
+            continue  # of types of two bytes
         laid_out = weight.t().contiguous().t() if form == "columns" else weight
         for rows in [tile.rows - tile.rows // 4 for tile in tiles] + [16]:
             y = compute(x[:rows], laid_out, bias, form=form)

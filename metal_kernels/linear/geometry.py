@@ -14,6 +14,12 @@ SIMD = 32
 GROUP_SIMDGROUPS = 8  # linear.metal: group_simdgroups
 GROUP_THREADS = SIMD * GROUP_SIMDGROUPS
 COLUMN_STEPS = 8  # linear.metal: column_steps
+MATRIX_LANES = 4  # lanes that share a row in "matrices"
+MATRIX_VECTOR = 8  # elements of a vector there: types of two bytes
+MATRIX_ROWS = 9  # from so many rows on,
+MATRIX_OUTPUTS = 2048  # and outputs
+LONG_ROWS, LONG_WEIGHTS = 8, 2**26  # "long" is for 3 to 8 rows of x and so many weights
+SINGLE_ROWS = 4  # of x: more are shared by two SIMD-groups
 
 
 @dataclass(frozen=True)
@@ -29,27 +35,30 @@ class Tile:
     rows: int
     outputs: int
     flight: int
-    fill: int = 3072
-    resident: int = 4096
+    fill: int = 4096
+    resident: int = 5280
 
 
-# outputs * flight is at least 4: loads enough in flight for the memory. Several outputs share what is read of x, and
-# rows * outputs is at most 32: sums are registers. Chosen on an H200 (through NVPTX) over the 96 layers of
-# tests/metal_kernels/linear/shapes.json: with one row 1.02 times the time of the best tile and sharing for each layer,
-# with 8 rows, which are bound by arithmetic, 1.08 times.
+# Several outputs share what is read of x, and rows * outputs is at most 32: sums are registers. Chosen on an H200 (through
+# NVPTX) over the 96 layers of tests/metal_kernels/linear/shapes.json; tests/gpu/notes.md has what else was tried. Up to 8
+# rows: two SIMD-groups with 4 rows each beat one with 8, whose sums leave too few SIMD-groups in registers at once.
 TILES = {
-    "vectors": (Tile(1, 4, 1), Tile(2, 4, 2, 2048), Tile(4, 8, 1, 1536, 2112), Tile(8, 4, 1, 1536, 2112)),
-    "elements": (Tile(1, 2, 4), Tile(8, 2, 4, 1536, 2112)),
+    "vectors": (
+        Tile(1, 4, 1), Tile(2, 4, 2, 2048, 4096), Tile(4, 8, 1, 1536, 2112), Tile(8, 4, 1, 1536, 2112),
+    ),
+    "long": (Tile(4, 4, 1, 1536, 2112),),
+    "matrices": (Tile(16, 32, 1, 5280, 5280),),
+    "elements": (Tile(1, 2, 4, 3072, 4096), Tile(8, 2, 4, 1536, 2112)),
     "columns": (Tile(1, SIMD, COLUMN_STEPS), Tile(4, SIMD, COLUMN_STEPS), Tile(16, SIMD, COLUMN_STEPS)),
 }
 
 
 @dataclass(frozen=True)
 class Launch:
-    """form, rows: of the kernel, as in TILES. header: linear.metal's LinearLaunch. groups: of GROUP_THREADS threads."""
+    """form, tile: the kernel, as in TILES. header: linear.metal's LinearLaunch. groups: of GROUP_THREADS threads."""
 
     form: str
-    rows: int
+    tile: Tile
     header: tuple[int, ...]
     groups: int
 
@@ -80,27 +89,37 @@ def plan(
             and has_vectors(rows, length, x_strides, vector)
             and has_vectors(outputs, length, weight_strides, vector)
         )
-        form = _form(outputs, length, weight_strides, vectors)
-    tiles = TILES[form]
-    tile = next((tile for tile in tiles if tile.rows >= rows), tiles[-1])
+        form = _form(rows, outputs, length, weight_strides, vectors, vector)
+    tile = _tile(form, rows)
     parts, blocks = 1, 1 if rows <= tile.rows else 2
     if form == "columns":
         groups = -(-outputs // SIMD)
     else:
         simdgroups = -(-outputs // tile.outputs) * blocks
-        parts = _parts(tile, simdgroups, length // (vector if form == "vectors" else 1), GROUP_SIMDGROUPS // blocks)
+        pieces = length // (1 if form == "elements" else vector)
+        lanes = MATRIX_LANES if form == "matrices" else SIMD
+        parts = _parts(tile, simdgroups, pieces // lanes, GROUP_SIMDGROUPS // blocks)
         groups = -(-simdgroups * parts // GROUP_SIMDGROUPS)
     header = (
         rows, outputs, length, *x_strides, *weight_strides,
         bias_stride or 0, int(bias_stride is not None), parts, blocks,
     )  # fmt: skip
-    return Launch(form, tile.rows, header, groups)
+    return Launch(form, tile, header, groups)
 
 
-def _parts(tile: Tile, simdgroups: int, pieces: int, most: int) -> int:
-    """How many SIMD-groups, up to `most`, share a K of so many pieces. Each lane keeps a piece at least."""
+def _tile(form: str, rows: int) -> Tile:
+    """The first that has so many rows, or half of them and another SIMD-group to share them with."""
+    tiles = TILES[form]
+    wanted = -(-rows // 2) if rows > SINGLE_ROWS and form in ("vectors", "long") else rows
+    return next((tile for tile in tiles if tile.rows >= wanted), tiles[-1])
+
+
+def _parts(tile: Tile, simdgroups: int, steps: int, most: int) -> int:
+    """How many SIMD-groups, up to `most`, share a K of so many steps of one SIMD-group. Each keeps one at least."""
     parts = 1
-    while 2 * parts <= most and 2 * parts * SIMD <= pieces:
+    while 2 * parts <= most and 2 * parts <= steps:
+        if tile.fill == tile.resident and simdgroups * 2 * parts > tile.resident:
+            break
         busy = simdgroups * parts
         if tile.fill <= busy <= tile.resident or busy >= tile.resident * 3 // 2:
             break
@@ -113,8 +132,12 @@ def has_vectors(rows: int, length: int, strides: tuple[int, int], vector: int) -
     return length % vector == 0 and strides[1] == 1 and (rows == 1 or strides[0] % vector == 0)
 
 
-def _form(outputs: int, length: int, weight_strides: tuple[int, int], vectors: bool) -> str:
+def _form(
+    rows: int, outputs: int, length: int, weight_strides: tuple[int, int], vectors: bool, vector: int
+) -> str:  # fmt: skip
     if vectors:
-        return "vectors"
+        if rows >= MATRIX_ROWS and outputs >= MATRIX_OUTPUTS and vector == MATRIX_VECTOR:
+            return "matrices"
+        return "long" if 2 < rows <= LONG_ROWS and outputs * length >= LONG_WEIGHTS else "vectors"
     along_outputs, along_length = weight_strides
     return "columns" if outputs > 1 and length > 1 and along_outputs < along_length else "elements"

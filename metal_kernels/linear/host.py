@@ -126,7 +126,7 @@ def compute(
         aligned and x.storage_offset() % vector == 0, vector, form,
     )  # fmt: skip
     LIBRARY.launch(
-        f"linear_{launch.form}_{_NAMES[x.dtype]}_{launch.rows}", x, weight, y if bias is None else bias, y,
+        f"linear_{launch.form}_{_NAMES[x.dtype]}_{launch.tile.rows}x{launch.tile.outputs}", x, weight, y if bias is None else bias, y,
         launch.header, threads=launch.groups * GROUP_THREADS, group_size=GROUP_THREADS,
     )  # fmt: skip
     return y

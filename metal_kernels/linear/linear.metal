@@ -5,6 +5,8 @@
 // The time goes into reading the weight, so every form reads each weight once, for all rows of x:
 //
 //   vectors   a SIMD-group takes a few outputs; its lanes share K in 16-byte vectors. Weights with adjacent elements along K
+//   long      the same for many weights and a few rows of x
+//   matrices  the same weights and more rows of x: 8 x 8 matrices
 //   elements  the same, one element at a time, for any strides and any alignment
 //   columns   neighbouring lanes take neighbouring outputs, for weights with adjacent elements along N (`w.t()`)
 //
@@ -71,11 +73,11 @@ template <typename T, int count>
 struct Rows {
   device const T* at[count];
 
-  // `count` rows from `first` on, as far as there are rows; then the last one again.
-  Rows(device const T* base, long first, long rows, long stride) {
+  // `count` rows from `first` on, `apart` of each other, as far as there are rows; then the last one again.
+  Rows(device const T* base, long first, long rows, long stride, long apart = 1) {
     LINEAR_UNROLL
     for (int i = 0; i < count; ++i) {
-      at[i] = base + min(first + i, rows - 1) * stride;
+      at[i] = base + min(first + i * apart, rows - 1) * stride;
     }
   }
 };
@@ -121,7 +123,51 @@ inline void store(constant LinearLaunch& p, device T* y, device const T* bias, l
 
 // ---- lanes along K ------------------------------------------------------------------------------------------------
 
-// `flight` pieces of each of `outputs` rows of the weight, `stride` pieces apart, times the same pieces of `rows` rows of x. All
+// Piece `i` of each of `outputs` rows of the weight, and of a single row of x: a load that waits behind those of memory takes as long.
+template <typename T, int width, int outputs>
+struct Pieces {
+  Piece<T, width> x;
+  Piece<T, width> w[outputs];
+
+  static Pieces load(device const T* x, thread const Rows<T, outputs>& weight, constant LinearLaunch& p, uint i) {
+    Pieces r;
+    r.x = Piece<T, width>::load(x, long(i), p.x_step);
+    LINEAR_UNROLL
+    for (int n = 0; n < outputs; ++n) {
+      r.w[n] = Piece<T, width>::load(weight.at[n], long(i), p.weight_step);
+    }
+    return r;
+  }
+
+  void multiply(thread float* sums) const {
+    LINEAR_UNROLL
+    for (int j = 0; j < width; ++j) {
+      LINEAR_UNROLL
+      for (int n = 0; n < outputs; ++n) {
+        sums[n] = fma(w[n][j], x[j], sums[n]);
+      }
+    }
+  }
+};
+
+// One row of x: the pieces that are multiplied have the next ones on their way. Every stride-th piece from `i` on.
+template <typename T, int width, int outputs>
+inline void multiply_ahead(
+    device const T* x, thread const Rows<T, outputs>& weight, constant LinearLaunch& p, uint i, uint stride, uint pieces,
+    thread float* sums) {
+  if (i >= pieces) {
+    return;
+  }
+  Pieces<T, width, outputs> next = Pieces<T, width, outputs>::load(x, weight, p, i);
+  for (i += stride; i < pieces; i += stride) {
+    const Pieces<T, width, outputs> now = next;
+    next = Pieces<T, width, outputs>::load(x, weight, p, i);
+    now.multiply(sums);
+  }
+  next.multiply(sums);
+}
+
+// Several rows. `flight` pieces of each of `outputs` rows of the weight, `stride` pieces apart, times the same pieces of x. All
 // loads come before their use. whole: all pieces are there; else the first one is, and zeros stand for those past the end.
 template <typename T, int width, int rows, int outputs, int flight, int chains, bool whole>
 inline void accumulate(
@@ -180,9 +226,9 @@ template <typename T, int width, int rows, int outputs, int flight>
   const uint parts = uint(p.parts);
   const uint part = simdgroup & (parts - 1);
   const uint blocks = uint(p.blocks);
-  const uint block = (simdgroup / parts) & (blocks - 1);
-  const uint sharing = parts * blocks;
-  const long first = (long(group) * (group_simdgroups / sharing) + simdgroup / sharing) * outputs;
+  const uint block = (simdgroup >> ctz(parts)) & (blocks - 1);
+  const uint sharing = ctz(parts * blocks);
+  const long first = (long(group) * (group_simdgroups >> sharing) + (simdgroup >> sharing)) * outputs;
 
   const Rows<T, rows> x_rows(x, block * rows, p.rows, p.x_row);
   const Rows<T, outputs> weight_rows(weight, first, p.outputs, p.weight_row);
@@ -195,11 +241,15 @@ template <typename T, int width, int rows, int outputs, int flight>
   const uint pieces = uint(p.length) / width;
   const uint stride = parts * simd_width;
   uint i = part * simd_width + lane;
-  for (; i + (flight - 1) * stride < pieces; i += flight * stride) {
-    accumulate<T, width, rows, outputs, flight, chains, true>(x_rows, weight_rows, p, i, stride, pieces, sums);
-  }
-  if (i < pieces) {
-    accumulate<T, width, rows, outputs, flight, chains, false>(x_rows, weight_rows, p, i, stride, pieces, sums);
+  if (rows == 1 && flight == 1) {
+    multiply_ahead<T, width, outputs>(x_rows.at[0], weight_rows, p, i, stride, pieces, sums);
+  } else {
+    for (; i + (flight - 1) * stride < pieces; i += flight * stride) {
+      accumulate<T, width, rows, outputs, flight, chains, true>(x_rows, weight_rows, p, i, stride, pieces, sums);
+    }
+    if (i < pieces) {
+      accumulate<T, width, rows, outputs, flight, chains, false>(x_rows, weight_rows, p, i, stride, pieces, sums);
+    }
   }
   LINEAR_UNROLL
   for (int c = 1; c < chains; ++c) {
@@ -226,6 +276,141 @@ template <typename T, int width, int rows, int outputs, int flight>
   }
   if (owner) {
     store(p, y, bias, long(block * rows + index / outputs), first + index % outputs, sums[0]);
+  }
+}
+
+// ---- 8 x 8 matrices -----------------------------------------------------------------------------------------------
+
+// A lane's vectors of 32 * steps along K: lane l has the vectors l % 4, l % 4 + 4, ... of line l / 4 of each matrix.
+template <typename T, int row_tiles, int output_tiles, int steps>
+struct Strip {
+  static constant constexpr int tiles = row_tiles + output_tiles;
+  static constant constexpr int line = 32 * steps + 8;  // of threadgroup memory: a vector's gap keeps its banks apart
+  uint4 v[steps][tiles];
+
+  // Strip number `strip`. Where there is none, and for rows of x past the last: zeros.
+  static Strip load(
+      thread const Rows<T, row_tiles>& x, thread const Rows<T, output_tiles>& weight, thread const bool* exists, uint strip, uint pieces,
+      uint lane) {
+    Strip s;
+    LINEAR_UNROLL
+    for (int j = 0; j < steps; ++j) {
+      const uint i = (strip * steps + j) * 4 + lane % 4;
+      LINEAR_UNROLL
+      for (int m = 0; m < row_tiles; ++m) {
+        s.v[j][m] = uint4(0);
+        if (exists[m] && i < pieces) {
+          s.v[j][m] = reinterpret_cast<device const uint4*>(x.at[m])[i];
+        }
+      }
+      LINEAR_UNROLL
+      for (int n = 0; n < output_tiles; ++n) {
+        s.v[j][row_tiles + n] = uint4(0);
+        if (i < pieces) {
+          s.v[j][row_tiles + n] = reinterpret_cast<device const uint4*>(weight.at[n])[i];
+        }
+      }
+    }
+    return s;
+  }
+
+  void store(threadgroup uint4* memory, uint lane) const {
+    LINEAR_UNROLL
+    for (int j = 0; j < steps; ++j) {
+      LINEAR_UNROLL
+      for (int t = 0; t < tiles; ++t) {
+        memory[(t * 8 + lane / 4) * (line / 8) + j * 4 + lane % 4] = v[j][t];
+      }
+    }
+  }
+
+  static void multiply(threadgroup const T* memory, thread simdgroup_matrix<float, 8, 8>* sums) {
+    LINEAR_UNROLL
+    for (int k = 0; k < 32 * steps; k += 8) {
+      simdgroup_matrix<T, 8, 8> x[row_tiles];
+      LINEAR_UNROLL
+      for (int m = 0; m < row_tiles; ++m) {
+        simdgroup_load(x[m], memory + m * 8 * line + k, line, ulong2(0), true);
+      }
+      LINEAR_UNROLL
+      for (int n = 0; n < output_tiles; ++n) {
+        simdgroup_matrix<T, 8, 8> w;
+        simdgroup_load(w, memory + (row_tiles + n) * 8 * line + k, line);
+        LINEAR_UNROLL
+        for (int m = 0; m < row_tiles; ++m) {
+          simdgroup_multiply_accumulate(sums[n * row_tiles + m], w, x[m], sums[n * row_tiles + m]);
+        }
+      }
+    }
+  }
+};
+
+// More rows than a lane could multiply as fast as the weights arrive. A SIMD-group takes 8 * output_tiles outputs, strip by strip along
+// K: from memory to registers, `flight` strips ahead, and through its own threadgroup memory into matrices. Types of two bytes.
+template <typename T, int row_tiles, int output_tiles, int steps, int flight>
+[[kernel]] void linear_matrices(
+    device const T* x [[buffer(0)]],
+    device const T* weight [[buffer(1)]],
+    device const T* bias [[buffer(2)]],
+    device T* y [[buffer(3)]],
+    constant LinearLaunch& p [[buffer(4)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  constexpr int outputs = 8 * output_tiles;
+  typedef Strip<T, row_tiles, output_tiles, steps> Ahead;
+  threadgroup uint4 memory[group_simdgroups][Ahead::tiles * Ahead::line];  // 8 lines, of line / 8 vectors each
+  const uint parts = uint(p.parts);
+  const uint part = simdgroup & (parts - 1);
+  const uint sharing = ctz(parts);
+  const long first = (long(group) * (group_simdgroups >> sharing) + (simdgroup >> sharing)) * outputs;
+  const long line = lane / 4;
+
+  const Rows<T, row_tiles> x_rows(x, line, p.rows, p.x_row, 8);
+  const Rows<T, output_tiles> weight_rows(weight, first + line, p.outputs, p.weight_row, 8);
+  bool exists[row_tiles];
+  LINEAR_UNROLL
+  for (int m = 0; m < row_tiles; ++m) {
+    exists[m] = line + m * 8 < p.rows;
+  }
+  simdgroup_matrix<float, 8, 8> sums[output_tiles * row_tiles];
+  LINEAR_UNROLL
+  for (int i = 0; i < output_tiles * row_tiles; ++i) {
+    sums[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  }
+
+  const uint pieces = uint(p.length) / 8;
+  const uint strips = (pieces + 4 * steps - 1) / (4 * steps);
+  Ahead ahead[flight];
+  LINEAR_UNROLL
+  for (int f = 0; f < flight; ++f) {
+    ahead[f] = Ahead::load(x_rows, weight_rows, exists, part + f * parts, pieces, lane);
+  }
+  for (uint strip = part; strip < strips; strip += flight * parts) {
+    LINEAR_UNROLL
+    for (int f = 0; f < flight; ++f) {  // past the end: zeros times zeros
+      ahead[f].store(memory[simdgroup], lane);
+      ahead[f] = Ahead::load(x_rows, weight_rows, exists, strip + (f + flight) * parts, pieces, lane);
+      simdgroup_barrier(mem_flags::mem_threadgroup);
+      Ahead::multiply(reinterpret_cast<threadgroup const T*>(memory[simdgroup]), sums);
+      simdgroup_barrier(mem_flags::mem_threadgroup);
+    }
+  }
+
+  threadgroup float* own = reinterpret_cast<threadgroup float*>(memory[simdgroup]);
+  LINEAR_UNROLL
+  for (int i = 0; i < output_tiles * row_tiles; ++i) {
+    simdgroup_store(sums[i], own + i * 64, 8);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint at = part * simd_width + lane; at < uint(p.rows) * outputs; at += parts * simd_width) {
+    const uint m = at / outputs, n = at % outputs;
+    const uint in_matrix = (n / 8 * row_tiles + m / 8) * 64 + n % 8 * 8 + m % 8;
+    float sum = 0.0f;
+    for (uint s = 0; s < parts; ++s) {
+      sum += reinterpret_cast<threadgroup const float*>(memory[simdgroup - part + s])[in_matrix];
+    }
+    store(p, y, bias, long(m), first + n, sum);
   }
 }
 
@@ -287,15 +472,19 @@ template <typename T, int rows>
 
 // rows, outputs and flight as in geometry.py's TILES: rows * outputs sums and outputs * flight pieces in a lane's registers.
 #define INSTANTIATE_ROWS(form, name, T, width, rows, outputs, flight)                \
-  template [[host_name("linear_" #form "_" #name "_" #rows)]] [[kernel]]             \
+  template [[host_name("linear_" #form "_" #name "_" #rows "x" #outputs)]] [[kernel]] \
   decltype(linear_rows<T, width, rows, outputs, flight>) linear_rows<T, width, rows, outputs, flight>;
+#define INSTANTIATE_MATRICES(name, T, rows, outputs, row_tiles, output_tiles, steps, flight)   \
+  template [[host_name("linear_matrices_" #name "_" #rows "x" #outputs)]] [[kernel]]        \
+  decltype(linear_matrices<T, row_tiles, output_tiles, steps, flight>) linear_matrices<T, row_tiles, output_tiles, steps, flight>;
 #define INSTANTIATE_COLUMNS(name, T, rows)                               \
-  template [[host_name("linear_columns_" #name "_" #rows)]] [[kernel]]   \
+  template [[host_name("linear_columns_" #name "_" #rows "x32")]] [[kernel]] \
   decltype(linear_columns<T, rows>) linear_columns<T, rows>;
 #define INSTANTIATE(name, T, lanes)                  \
   INSTANTIATE_ROWS(vectors, name, T, lanes, 1, 4, 1) \
   INSTANTIATE_ROWS(vectors, name, T, lanes, 2, 4, 2) \
   INSTANTIATE_ROWS(vectors, name, T, lanes, 4, 8, 1) \
+  INSTANTIATE_ROWS(long, name, T, lanes, 4, 4, 1)    \
   INSTANTIATE_ROWS(vectors, name, T, lanes, 8, 4, 1) \
   INSTANTIATE_ROWS(elements, name, T, 1, 1, 2, 4)    \
   INSTANTIATE_ROWS(elements, name, T, 1, 8, 2, 4)    \
@@ -306,3 +495,5 @@ template <typename T, int rows>
 INSTANTIATE(float, float, 4)
 INSTANTIATE(half, half, 8)
 INSTANTIATE(bfloat, bfloat, 8)
+INSTANTIATE_MATRICES(half, half, 16, 32, 2, 4, 1, 1)
+INSTANTIATE_MATRICES(bfloat, bfloat, 16, 32, 2, 4, 1, 1)

@@ -14,7 +14,8 @@ from functools import lru_cache
 
 VECTOR = 16  # bytes that a thread moves at once
 GROUP_THREADS = 256  # pad.metal: group_threads
-VECTORS_PER_THREAD = 4  # pad.metal: vectors_per_thread
+VECTORS_PER_THREAD = 2  # pad.metal: vectors_per_thread
+EDGE_THREADS = 32  # beside them, where rows begin or end inside vectors: one, or several where there are many rows
 GROUP_VECTORS = GROUP_THREADS * VECTORS_PER_THREAD
 DENSE_OUTER = 3  # pad.metal: dense_outer
 
@@ -42,12 +43,14 @@ class Dim:
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of pad.metal: the kernel's name, its PadLaunch without the fill, its PadDims, threads in all."""
+    """One launch of pad.metal: the kernel's name, its PadLaunch without the fill, its PadDims, threads in all and of
+    a group."""
 
     kernel: str
     header: tuple[int, ...]
     dims: tuple[int, ...]
     threads: int
+    group_size: int
 
 
 @dataclass(frozen=True)
@@ -277,20 +280,19 @@ def _encode(problem: _Problem, wide_offsets: bool) -> Launch:
     if problem.dense:
         outer += [Dim(1, 0, 1, 0)] * (DENSE_OUTER - len(outer))
     groups = -(-(problem.count + out_skew) // (lanes * GROUP_VECTORS))
-    edge_groups, period = 0, 1
-    if problem.dense and any(n % lanes for n in (out_skew, row.size, row.left, row.extent)):
-        # A pair of edges before each row and one after the last.
-        edge_groups = -(-(problem.count // row.size + 1) // GROUP_THREADS)
-        period = (groups + edge_groups) // edge_groups
+    edges = problem.dense and any(n % lanes for n in (out_skew, row.size, row.left, row.extent))
+    pairs = lanes * GROUP_VECTORS // row.size + 2  # of edges in a group, at most
+    edge_threads = min(-(-2 * pairs // EDGE_THREADS) * EDGE_THREADS, GROUP_VECTORS) if edges else 0
+    group_size = GROUP_THREADS + edge_threads
     header = (
         problem.out_offset, problem.in_offset, out_skew, in_skew, problem.count, begin, end, margin,
         row.size, *divisor(row.size), row.left, row.extent, row.stride, len(outer),
-        edge_groups, period, *divisor(period),
     )  # fmt: skip
     dims = tuple(n for dim in outer for n in (dim.size, *divisor(dim.size), dim.left, dim.extent, dim.stride))
     return Launch(
         kernel=f"pad_{'dense' if problem.dense else 'strided'}_{size}{'_int64' if wide else ''}",
         header=header,
         dims=dims or (1, *divisor(1), 0, 1, 0),  # a list must not be empty, even if no dimension is read from it
-        threads=(groups + edge_groups) * GROUP_THREADS,
+        threads=groups * group_size,
+        group_size=group_size,
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from ..shader import ShaderLibrary
-from .geometry import GROUP_THREADS, VECTOR, Crop, crop, is_channels_last, plan
+from .geometry import VECTOR, Crop, crop, is_channels_last, plan
 
 LIBRARY = ShaderLibrary(Path(__file__).with_name("pad.metal"))
 
@@ -59,7 +59,7 @@ def constant_pad_nd(self: torch.Tensor, pad: Sequence[int], value: complex = 0) 
         for launch in launches:
             LIBRARY.launch(
                 launch.kernel, source, out, [*launch.header, *fill], [*launch.dims],
-                threads=launch.threads, group_size=GROUP_THREADS,
+                threads=launch.threads, group_size=launch.group_size,
             )  # fmt: skip
     return out
 

@@ -25,7 +25,7 @@ using namespace metal;
 // A group makes group_threads * vectors_per_thread vectors in a row: each pass of the group is one contiguous stretch.
 // These two are geometry.py's GROUP_THREADS and VECTORS_PER_THREAD.
 constant constexpr uint group_threads = 256;
-constant constexpr uint vectors_per_thread = 4;
+constant constexpr uint vectors_per_thread = 2;
 constant constexpr int dense_outer = 3;
 
 // The launch, as geometry.py lists it: torch.mps.compile_shader hands a list of ints over as int64s. In elements.
@@ -45,10 +45,6 @@ struct PadLaunch {
   long extent;
   long stride;          // of the input along the row; 1 in pad_dense
   long outer;           // number of outer dimensions
-  long edge_groups;     // pad_dense: threadgroups that make vectors with edges,
-  long period;          // one of so many, while there are any
-  long period_magic;
-  long period_shift;
   long fill_low;        // 16 bytes of the fill value
   long fill_high;
 };
@@ -382,26 +378,32 @@ inline void move_plain(
   }
 }
 
-// The vectors with edges inside, of the pair of edges around the start of `row`. A vector belongs to the first edge inside it.
+// The vectors with edges inside of elements [begin, end) of the output, a lane each; a vector belongs to the first edge inside it. Edge
+// 2 * row and the next one are the pair around the start of `row`.
 template <typename T, typename offset_t>
 inline void move_edges(
-    thread const Launch<offset_t>& p, thread const Dim<offset_t>* dim, device const T* in, device T* out, int row) {
+    thread const Launch<offset_t>& p, thread const Dim<offset_t>* dim, device const T* in, device T* out, int begin, int end, int lane,
+    int step) {
   constexpr int lanes = 16 / sizeof(T);
-  int previous = row == 0 ? -lanes : edge_after(p, row - 1);
-  int edge = edge_before(p, row);
-  for (int i = 0; i < 2; ++i) {
+  const int last = 2 * int(divide(uint(p.count), p.width_magic, p.width_shift)) + 1;
+  const int row = begin < 0 ? 0 : int(divide(uint(begin), p.width_magic, p.width_shift));
+  for (int number = 2 * row + lane; number <= last; number += step) {
+    const bool second = (number & 1) != 0;
+    const int edge = second ? edge_after(p, number >> 1) : edge_before(p, number >> 1);
     const int e = edge - ((edge + p.out_skew) & (lanes - 1));
-    if (previous <= e && e < edge) {
+    if (e >= end) {
+      return;
+    }
+    const int previous = second ? edge_before(p, number >> 1) : number == 0 ? -lanes : edge_after(p, (number >> 1) - 1);
+    if (e >= begin && previous <= e && e < edge) {
       store(out, e, p.count, assemble<T>(p, dim, in, e));
     }
-    previous = edge;
-    edge = edge_after(p, row);
   }
 }
 
-// Vectors with edges take several times longer. Made where they are met, each would hold up a SIMD-group for one lane; made by a few
-// threads of each group, the rest of it. So whole groups make nothing else, 256 rows each, and come among the other groups
-// at the pace of the rows, while the neighbouring vectors are still in the cache.
+// Vectors with edges take several times longer. Made where they are met, each would hold up a SIMD-group for one lane. So
+// each threadgroup has SIMD-groups that make nothing else, at the same time as the others make its other vectors: the pieces of a cache
+// line meet in the cache.
 template <typename T, typename offset_t>
 [[kernel]] void pad_dense(
     device const uchar* in [[buffer(0)]],
@@ -409,7 +411,8 @@ template <typename T, typename offset_t>
     constant PadLaunch& launch [[buffer(2)]],
     constant PadDim* dims [[buffer(3)]],
     uint group [[threadgroup_position_in_grid]],
-    uint thread_in_group [[thread_position_in_threadgroup]]) {
+    uint thread_in_group [[thread_position_in_threadgroup]],
+    uint threads [[threads_per_threadgroup]]) {
   constexpr int lanes = 16 / sizeof(T);
   const Launch<offset_t> p = unpack<offset_t>(launch);
   Dim<offset_t> dim[dense_outer];
@@ -420,17 +423,12 @@ template <typename T, typename offset_t>
   device const T* from = reinterpret_cast<device const T*>(in) + (launch.in_offset - launch.in_skew);
   device T* to = reinterpret_cast<device T*>(out) + launch.out_offset;
 
-  const uint edge_groups = uint(launch.edge_groups);
-  const uint period = uint(launch.period);
-  const uint turn = divide(group, uint(launch.period_magic), uint(launch.period_shift));
-  if (turn < edge_groups && group - turn * period == period - 1) {
-    const int row = int(turn * group_threads + thread_in_group);
-    if (row <= int(divide(uint(p.count), p.width_magic, p.width_shift))) {
-      move_edges(p, dim, from, to, row);
-    }
+  const int begin = int(group * group_threads * vectors_per_thread) * lanes - p.out_skew;
+  if (thread_in_group < group_threads) {
+    move_plain(p, dim, from, to, begin + int(thread_in_group) * lanes);
   } else {
-    const uint first_vector = (group - min(turn, edge_groups)) * group_threads * vectors_per_thread;
-    move_plain(p, dim, from, to, int((first_vector + thread_in_group) * lanes) - p.out_skew);
+    const int end = begin + int(group_threads * vectors_per_thread) * lanes;
+    move_edges(p, dim, from, to, begin, end, int(thread_in_group - group_threads), int(threads - group_threads));
   }
 }
 

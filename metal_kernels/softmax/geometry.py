@@ -25,6 +25,7 @@ HELD_VECTORS = {1: (1, 2, 4), 2: (1, 2)}  # by number of inputs: vectors of each
 # Elements of each input that a thread of a large group holds, where so few are possible: 32 take 95 registers on an
 # H200 (through NVPTX), and as few threads then run at once.
 HELD_ELEMENTS = 16
+LONG_WHOLE = 8  # vectors that a thread may hold of a row of whole vectors of four elements, where there are many rows
 LOOPED_VECTORS = {1: 2, 2: 1}  # by number of inputs: vectors of each in flight where a row is read in a loop
 UNALIGNED = 512  # rows shorter than this that start inside vectors are read by elements: most would be at an end
 BUSY_ROWS = 512  # rows enough to keep a GPU busy with a small group each; with fewer, groups as large as the row allows
@@ -32,7 +33,7 @@ BUSY_THREADS = 2**17  # threads enough to do so: short rows are then shared by f
 FEWEST_LANES = 8  # but not by fewer than read 128 adjacent bytes at once
 SPLIT_ROWS = 256  # fewer rows than this, if they do not fit into registers, are split over groups
 SPLIT_BLOCK = 2048  # elements of each input that a group reads at once: a row of a vocabulary makes about 70 groups
-SPLIT_ALL = 2**17  # about as many threads as one launch of a split softmax is to have: all should run at once
+SPLIT_ALL = 2**18  # about as many threads as one launch of a split softmax is to have: all should run at once
 MAX_CHUNKS = 256  # of a row: each SIMD-group of the second launch merges their states again, eight for each lane
 LOOPED_THREADS = 512
 DEEP_THREADS = 2**15  # columns are shared by several threads until there are so many threads
@@ -61,7 +62,8 @@ class Dim:
 class Launch:
     """One launch of softmax.metal.
 
-    form      "rows", "looped", "split" (which stands for "partial" and then "apply") or "columns".
+    form      "rows", "whole", "looped", "split" (which stands for "partial" and then "apply"), "whole_split" or
+              "columns".
     count     the number at the end of the kernel's name.
     header    SoftmaxLaunch.
     dims      SoftmaxDims, flat.
@@ -173,6 +175,9 @@ def _choose(problem: _Problem, form: str | None) -> Launch:
     fits = pieces <= HELD_VECTORS[problem.inputs][-1] * MAX_ROW_THREADS
     if form == "rows" or (form is None and fits):
         return _held(problem, vectors, pieces)
+    if form is None and _is_long_whole(problem, vectors, pieces):
+        threads = -(-pieces // (LONG_WHOLE * SIMD)) * SIMD
+        return _held_by(problem, vectors, LONG_WHOLE, threads, threads, "whole")
     if form == "split" or (form is None and problem.count < SPLIT_ROWS):
         return _split(problem, vectors)
     return Launch(
@@ -229,12 +234,16 @@ def _held(problem: _Problem, vectors: bool, pieces: int) -> Launch:
     light = [count for count in fitting if count * problem.vector <= HELD_ELEMENTS]
     count = (light or fitting[:1])[-1] if problem.count >= BUSY_ROWS else fitting[0]
     threads = -(-pieces // (count * SIMD)) * SIMD
+    if _is_whole(problem, vectors):
+        return _held_by(problem, vectors, count, threads, threads, "whole")
     return _held_by(problem, vectors, count, threads, threads)
 
 
-def _held_by(problem: _Problem, vectors: bool, count: int, row_threads: int, group_size: int) -> Launch:
+def _held_by(
+    problem: _Problem, vectors: bool, count: int, row_threads: int, group_size: int, form: str = "rows"
+) -> Launch:  # fmt: skip
     groups = -(-problem.count * row_threads // group_size)
-    return Launch("rows", count, _header(problem, vectors, row_threads), _flat(problem), groups, group_size)
+    return Launch(form, count, _header(problem, vectors, row_threads), _flat(problem), groups, group_size)
 
 
 def _split(problem: _Problem, vectors: bool) -> Launch:
@@ -245,7 +254,22 @@ def _split(problem: _Problem, vectors: bool) -> Launch:
     chunks = -(-blocks // chunk_blocks)
     header = _header(problem, vectors, threads, chunks, chunk_blocks)
     groups = problem.count * chunks
-    return Launch("split", count, header, _flat(problem), groups, threads, states=groups)
+    form = "whole_split" if chunk_blocks == 1 and _is_whole(problem, vectors) else "split"
+    return Launch(form, count, header, _flat(problem), groups, threads, states=groups)
+
+
+def _is_whole(problem: _Problem, vectors: bool) -> bool:
+    """Whether the rows are one dimension of whole vectors."""
+    return (
+        vectors and len(problem.rows) == 1 and _starts_on_vectors(problem) and problem.length % problem.vector == 0
+    )  # fmt: skip
+
+
+def _is_long_whole(problem: _Problem, vectors: bool, pieces: int) -> bool:
+    return (
+        _is_whole(problem, vectors) and problem.vector == 4 and problem.inputs == 1 and problem.count >= SPLIT_ROWS
+        and pieces <= LONG_WHOLE * MAX_ROW_THREADS
+    )  # fmt: skip
 
 
 def _columns(problem: _Problem) -> Launch:

@@ -181,14 +181,16 @@ def compute(
 def _launch(name: str, types: str, launch: Launch, inputs: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
     arguments = (inputs[0], inputs[-1], [*launch.header], [*launch.dims])
     size = {"threads": launch.groups * launch.group_size, "group_size": launch.group_size}
-    if launch.form != "split":
+    if not launch.form.endswith("split"):
         LIBRARY.launch(f"{name}_{launch.form}_{types}_{launch.count}", *arguments, out, **size)
         return
     # The state of a forward row is the same for softmax and its logarithm: maximum and sum. Backward it is a sum.
     forward = len(inputs) == 1
     states = torch.empty((launch.states, 2 if forward else 1), dtype=torch.float32, device=out.device)
-    LIBRARY.launch(f"{'softmax' if forward else name}_partial_{types}_{launch.count}", *arguments, states, **size)
-    LIBRARY.launch(f"{name}_apply_{types}_{launch.count}", *arguments, out, states, **size)
+    whole = launch.form.removesuffix("split")
+    partial = f"{'softmax' if forward else name}_{whole}partial_{types}_{launch.count}"
+    LIBRARY.launch(partial, *arguments, states, **size)
+    LIBRARY.launch(f"{name}_{whole}apply_{types}_{launch.count}", *arguments, out, states, **size)
 
 
 def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -5,9 +5,11 @@
 // over threads stands in the kernels:
 //
 //   rows      a row in the registers of a few lanes, a SIMD-group or a threadgroup: one read of memory
+//   whole     the same for a threadgroup each, of the usual rows: whole vectors, in one dimension
 //   looped    longer rows, many of them: a threadgroup each, which reads its row twice
 //   partial   few very long rows: each is cut into chunks, a threadgroup each. This launch reduces the chunks,
-//   apply     and this one merges the chunks' states, every SIMD-group for itself, and writes
+//   apply     and this one merges the chunks' states, every SIMD-group for itself, and writes. Of the usual rows: whole_partial and
+//             whole_apply
 //   columns   neighbouring threads take neighbouring rows, for softmax over a dimension that is not the innermost one,
 //             and for rows of a few elements
 //
@@ -26,6 +28,7 @@ using namespace metal;
 
 constant constexpr uint simd_width = 32;
 constant constexpr uint max_simdgroups = 32;
+constant constexpr uint max_chunks = 256;      // geometry.py: MAX_CHUNKS
 constant constexpr uint column_threads = 256;  // geometry.py: COLUMN_THREADS
 constant constexpr int column_batch = 4;       // elements of each column in flight
 
@@ -94,6 +97,29 @@ METAL_FUNC void load(device const T* p, thread float* x) {
     }
   }
 }
+
+// The same as the bits that they arrive in, and what these stand for.
+template <typename T, int N>
+struct Bits {
+  static constant constexpr int count = (N * sizeof(T) + 15) / 16;
+  uint4 v[count];
+
+  METAL_FUNC static Bits load(device const T* p) {
+    Bits b;
+    SOFTMAX_UNROLL
+    for (int i = 0; i < count; ++i) {
+      b.v[i] = reinterpret_cast<device const uint4*>(p)[i];
+    }
+    return b;
+  }
+  METAL_FUNC void unpack(thread float* x) const {
+    constexpr int lanes = 16 / sizeof(T);
+    SOFTMAX_UNROLL
+    for (int j = 0; j < N; ++j) {
+      x[j] = get_lane<T>(v[j / lanes], j % lanes);
+    }
+  }
+};
 
 template <typename T, int N>
 METAL_FUNC void store(device T* p, thread const float* x) {
@@ -170,6 +196,31 @@ struct Forward {
     return State(maximum, row_sum(s.y * power<fast_exp>(s.x - finite(maximum)), lanes));
   }
 
+  // Of `count` states, N at most for each lane.
+  template <int N>
+  METAL_FUNC static State join_all(device const State* states, uint count, uint lane) {
+    State s[N];
+    float maximum = -INFINITY;
+    SOFTMAX_UNROLL
+    for (int i = 0; i < N; ++i) {
+      s[i] = empty();
+      if (i * simd_width + lane < count) {
+        s[i] = states[i * simd_width + lane];
+      }
+      maximum = max(maximum, s[i].x);
+    }
+    maximum = simd_max(maximum);
+    const float r = finite(maximum);
+    float sum = 0.0f;
+    SOFTMAX_UNROLL
+    for (int i = 0; i < N; ++i) {
+      if (i * simd_width < count) {
+        sum += s[i].y * power<fast_exp>(s[i].x - r);
+      }
+    }
+    return State(maximum, simd_sum(sum));
+  }
+
   template <int N>
   METAL_FUNC static float maximum_of(thread const float* a) {
     float maximum = a[0];
@@ -228,6 +279,15 @@ struct Backward {
   METAL_FUNC static State empty() { return 0.0f; }
   METAL_FUNC static State merge(State s, State t) { return s + t; }
   METAL_FUNC static State join(State s, uint lanes) { return row_sum(s, lanes); }
+
+  template <int N>
+  METAL_FUNC static State join_all(device const State* states, uint count, uint lane) {
+    State s = 0.0f;
+    for (uint i = lane; i < count; i += simd_width) {
+      s += states[i];
+    }
+    return simd_sum(s);
+  }
 
   template <int N>
   METAL_FUNC static State absorb(State s, thread const float* a, thread const float* b) {
@@ -319,27 +379,41 @@ struct Part {
     return (lead + length - 1) / block + 1;
   }
 
-  // K vectors, or as many elements, of block `block`; `fill` where the row has none. No load waits for a test: those that
-  // would miss the row are sent into it, and what they bring is dropped.
+  // K vectors of block `block`, as bits. No load waits for a test: those that would miss the row are sent into it, and what they bring
+  // is dropped.
+  template <typename T, int K>
+  METAL_FUNC void fetch(device const T* row, uint block, thread Bits<T, V>* bits) const {
+    SOFTMAX_UNROLL
+    for (int k = 0; k < K; ++k) {
+      const uint vector = (block * K + k) * threads + me;
+      bits[k] = Bits<T, V>::load(row + (long(clamp(vector, low, high) * V) - long(lead)));
+    }
+  }
+
+  // Those as elements; `fill` where the row has none.
+  template <typename T, int K>
+  METAL_FUNC void unpack(thread const Bits<T, V>* bits, device const T* row, uint block, float fill, thread float* x) const {
+    SOFTMAX_UNROLL
+    for (int k = 0; k < K; ++k) {
+      const uint vector = (block * K + k) * threads + me;
+      bits[k].unpack(x + k * V);
+      if (vector < low || vector > high) {
+        SOFTMAX_UNROLL
+        for (int j = 0; j < V; ++j) {
+          const uint e = vector * V + j - lead;  // wraps to something large before the row
+          x[k * V + j] = e < length ? float(row[e]) : fill;
+        }
+      }
+    }
+  }
+
+  // K vectors, or as many elements.
   template <typename T, int K>
   METAL_FUNC void read(device const T* row, long stride, uint block, float fill, thread float* x) const {
     if (vectors) {
-      SOFTMAX_UNROLL
-      for (int k = 0; k < K; ++k) {
-        const uint vector = (block * K + k) * threads + me;
-        load<T, V>(row + (long(clamp(vector, low, high) * V) - long(lead)), x + k * V);
-      }
-      SOFTMAX_UNROLL
-      for (int k = 0; k < K; ++k) {
-        const uint vector = (block * K + k) * threads + me;
-        if (vector < low || vector > high) {
-          SOFTMAX_UNROLL
-          for (int j = 0; j < V; ++j) {
-            const uint e = vector * V + j - lead;  // wraps to something large before the row
-            x[k * V + j] = e < length ? float(row[e]) : fill;
-          }
-        }
-      }
+      Bits<T, V> bits[K > 0 ? K : 1];
+      fetch<T, K>(row, block, bits);
+      unpack<T, K>(bits, row, block, fill, x);
     } else {
       SOFTMAX_UNROLL
       for (int k = 0; k < K * V; ++k) {
@@ -488,6 +562,73 @@ METAL_FUNC void write_blocks(
   }
 }
 
+// The usual rows are adjacent elements that are whole vectors, in one dimension. They take fewer instructions and registers: a thread's
+// vectors of such a row, `step` elements apart.
+template <typename Op, typename T, typename U, int K>
+struct Block {
+  static constant constexpr int V = vector_length<T, U>();
+  float x[K * V];
+  float y[Op::inputs == 2 ? K * V : 1];
+
+  METAL_FUNC void read(device const T* a, device const T* b, uint first, uint step, uint length) {
+    Bits<T, V> a_bits[K];
+    Bits<T, V> b_bits[Op::inputs == 2 ? K : 1];
+    SOFTMAX_UNROLL
+    for (int k = 0; k < K; ++k) {
+      if (first + k * step < length) {
+        a_bits[k] = Bits<T, V>::load(a + (first + k * step));
+        if (Op::inputs == 2) {
+          b_bits[k] = Bits<T, V>::load(b + (first + k * step));
+        }
+      }
+    }
+    y[0] = 0.0f;
+    SOFTMAX_UNROLL
+    for (int k = 0; k < K; ++k) {
+      SOFTMAX_UNROLL
+      for (int j = 0; j < V; ++j) {
+        x[k * V + j] = Op::fill;
+        if (Op::inputs == 2) {
+          y[k * V + j] = Op::fill;
+        }
+      }
+      if (first + k * step < length) {
+        a_bits[k].unpack(x + k * V);
+        if (Op::inputs == 2) {
+          b_bits[k].unpack(y + k * V);
+        }
+      }
+    }
+  }
+
+  METAL_FUNC void write(device U* out, uint first, uint step, uint length) const {
+    SOFTMAX_UNROLL
+    for (int k = 0; k < K; ++k) {
+      if (first + k * step < length) {
+        store<U, V>(out + (first + k * step), x + k * V);
+      }
+    }
+  }
+};
+
+// A row each threadgroup.
+template <typename Op, typename T, typename U, int K>
+[[kernel, max_total_threads_per_threadgroup(1024)]] void softmax_whole(SOFTMAX_ARGUMENTS, SOFTMAX_POSITIONS) {
+  typedef Block<Op, T, U, K> Held;
+  threadgroup typename Op::State shared[max_simdgroups];
+  const uint first = thread_in_group * Held::V, step = group_threads * Held::V;
+  Held held;
+  held.read(a + (p.a_offset + long(group) * p.row_a_stride), b + (p.b_offset + long(group) * p.row_b_stride), first, step, uint(p.length));
+  const typename Op::State mine = Op::template hold<K * Held::V>(held.x, held.y, simd_width);
+  const typename Op::State total = join_group<Op>(mine, shared, lane, simdgroup, group_threads / simd_width);
+  const typename Op::Final f = Op::finish_held(mine, total);
+  SOFTMAX_UNROLL
+  for (int i = 0; i < K * Held::V; ++i) {
+    held.x[i] = Op::value_held(held.x[i], held.y[Op::inputs == 2 ? i : 0], f);
+  }
+  held.write(out + (p.out_offset + long(group) * p.row_out_stride), first, step, uint(p.length));
+}
+
 template <typename Op, typename T, typename U, int K>
 [[kernel, max_total_threads_per_threadgroup(1024)]] void softmax_looped(SOFTMAX_ARGUMENTS, SOFTMAX_POSITIONS) {
   constexpr int V = vector_length<T, U>();
@@ -541,6 +682,40 @@ template <typename Op, typename T, typename U, int K>
   apply_state<Op, K * V>(f, x, y);
   part.template write<U, K>(out + at.out, p.out_stride, begin, x);
   write_blocks<Op, T, U, K, V>(a + at.a, b + at.b, out + at.out, p, part, begin + 1, end, f);
+}
+
+// As above, of the usual rows; a chunk is one block.
+template <typename Op, typename T, typename U, int K>
+[[kernel, max_total_threads_per_threadgroup(1024)]] void softmax_whole_partial(
+    SOFTMAX_INPUTS, device typename Op::State* states [[buffer(4)]], SOFTMAX_POSITIONS) {
+  typedef Block<Op, T, U, K> Held;
+  threadgroup typename Op::State shared[max_simdgroups];
+  const uint chunks = uint(p.chunks);
+  const uint row = group / chunks;
+  const uint first = ((group - row * chunks) * K * group_threads + thread_in_group) * Held::V;
+  Held held;
+  held.read(a + (p.a_offset + long(row) * p.row_a_stride), b + (p.b_offset + long(row) * p.row_b_stride), first,
+            group_threads * Held::V, uint(p.length));
+  const typename Op::State mine = Op::template hold<K * Held::V>(held.x, held.y, simd_width);
+  const typename Op::State total = join_group<Op>(mine, shared, lane, simdgroup, group_threads / simd_width);
+  if (thread_in_group == 0) {
+    states[group] = total;
+  }
+}
+
+template <typename Op, typename T, typename U, int K>
+[[kernel, max_total_threads_per_threadgroup(1024)]] void softmax_whole_apply(
+    SOFTMAX_ARGUMENTS, device const typename Op::State* states [[buffer(5)]], SOFTMAX_POSITIONS) {
+  typedef Block<Op, T, U, K> Held;
+  const uint chunks = uint(p.chunks);
+  const uint row = group / chunks;
+  const uint first = ((group - row * chunks) * K * group_threads + thread_in_group) * Held::V;
+  const uint step = group_threads * Held::V;
+  Held held;
+  held.read(a + (p.a_offset + long(row) * p.row_a_stride), b + (p.b_offset + long(row) * p.row_b_stride), first, step, uint(p.length));
+  const typename Op::Final f = Op::finish(Op::template join_all<max_chunks / simd_width>(states + row * chunks, chunks, lane));
+  apply_state<Op, K * Held::V>(f, held.x, held.y);
+  held.write(out + (p.out_offset + long(row) * p.row_out_stride), first, step, uint(p.length));
 }
 
 // A thread has C neighbouring rows, here columns, and of each every `row_threads`th element.
@@ -652,23 +827,32 @@ using LogSoftmaxBackward = Backward<true, sizeof(U) == 2>;
   INSTANTIATE(rows, name, Op, types, T, U, 1)            \
   INSTANTIATE(rows, name, Op, types, T, U, 2)            \
   INSTANTIATE(rows, name, Op, types, T, U, 4)            \
+  INSTANTIATE(whole, name, Op, types, T, U, 1)           \
+  INSTANTIATE(whole, name, Op, types, T, U, 2)           \
+  INSTANTIATE(whole, name, Op, types, T, U, 4)           \
   INSTANTIATE(looped, name, Op, types, T, U, 2)          \
   INSTANTIATE(apply, name, Op, types, T, U, 2)           \
+  INSTANTIATE(whole_apply, name, Op, types, T, U, 2)     \
   INSTANTIATE(columns, name, Op, types, T, U, 1)         \
   INSTANTIATE(columns, name, Op, types, T, U, wide)
 
 // The state of a forward softmax is that of its logarithm: they share `partial`.
 #define INSTANTIATE_BOTH_FORWARD(types, T, U, wide)                  \
   INSTANTIATE(partial, "softmax", Softmax, types, T, U, 2)           \
+  INSTANTIATE(whole_partial, "softmax", Softmax, types, T, U, 2)     \
   INSTANTIATE_FORWARD("softmax", Softmax, types, T, U, wide)         \
   INSTANTIATE_FORWARD("log_softmax", LogSoftmax, types, T, U, wide)
 
 #define INSTANTIATE_BACKWARD(name, Op, types, T, U, wide) \
   INSTANTIATE(rows, name, Op, types, T, U, 1)             \
   INSTANTIATE(rows, name, Op, types, T, U, 2)             \
+  INSTANTIATE(whole, name, Op, types, T, U, 1)            \
+  INSTANTIATE(whole, name, Op, types, T, U, 2)            \
   INSTANTIATE(looped, name, Op, types, T, U, 1)           \
   INSTANTIATE(partial, name, Op, types, T, U, 1)          \
   INSTANTIATE(apply, name, Op, types, T, U, 1)            \
+  INSTANTIATE(whole_partial, name, Op, types, T, U, 1)    \
+  INSTANTIATE(whole_apply, name, Op, types, T, U, 1)      \
   INSTANTIATE(columns, name, Op, types, T, U, 1)          \
   INSTANTIATE(columns, name, Op, types, T, U, wide)
 
@@ -677,6 +861,8 @@ using LogSoftmaxBackward = Backward<true, sizeof(U) == 2>;
   INSTANTIATE_BACKWARD("log_softmax_backward", LogSoftmaxBackward, types, T, U, wide)
 
 INSTANTIATE_BOTH_FORWARD("float_float", float, float, 4)
+INSTANTIATE(whole, "softmax", Softmax, "float_float", float, float, 8)
+INSTANTIATE(whole, "log_softmax", LogSoftmax, "float_float", float, float, 8)
 INSTANTIATE_BOTH_FORWARD("half_half", half, half, 8)
 INSTANTIATE_BOTH_FORWARD("bfloat_bfloat", bfloat, bfloat, 8)
 INSTANTIATE_BOTH_FORWARD("half_float", half, float, 8)

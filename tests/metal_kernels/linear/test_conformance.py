@@ -25,7 +25,7 @@ def test_ranks(lin, random, sizes):
         lin.check(x, random(9, 32), random(9))
 
 
-@pytest.mark.parametrize("form", ["vectors", "elements", "columns"])
+@pytest.mark.parametrize("form", ["vectors", "long", "matrices", "elements", "columns"])
 @pytest.mark.parametrize("rows", [1, 3, 8, 13])
 def test_every_form_on_the_same_arguments(lin, random, form, rows):
     """Also where it would not be chosen."""

@@ -21,7 +21,7 @@ def geometry():
 
 HEADER = (
     "out_offset in_offset out_skew in_skew count readable_begin readable_end gap_margin width magic shift "
-    "left extent stride outer edge_groups period period_magic period_shift"
+    "left extent stride outer"
 ).split()
 DIM = "size magic shift left extent stride".split()
 
