@@ -26,7 +26,7 @@ SINGLE_ROWS = 4  # of x: more are shared by two SIMD-groups
 class Tile:
     """An instantiation, and how K is shared where there are few outputs.
 
-    rows      of x, at most; more are shared by two SIMD-groups. outputs: of a SIMD-group.
+    rows      of x, at most; more are shared by two or four SIMD-groups. outputs: of a SIMD-group.
     flight    pieces of each output's weights in flight in a lane.
     fill      K is shared by 2, 4 or 8 SIMD-groups while there are fewer SIMD-groups than this,
     resident  or a few more than this, the number that run at once: the rest would run alone.
@@ -91,7 +91,7 @@ def plan(
         )
         form = _form(rows, outputs, length, weight_strides, vectors, vector)
     tile = _tile(form, rows)
-    parts, blocks = 1, 1 if rows <= tile.rows else 2
+    parts, blocks = 1, 1 << (-(-rows // tile.rows) - 1).bit_length()
     if form == "columns":
         groups = -(-outputs // SIMD)
     else:

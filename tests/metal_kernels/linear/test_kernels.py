@@ -44,17 +44,17 @@ def test_which_kernel_runs(lin, launches):
     x, weight = lin.random(3, 64, dtype=bf16), lin.random(40, 64, dtype=bf16)
     expected = []
     for a, w, kernel in (
-        (x, weight, "vectors_bfloat_4"),
-        (x[:1], weight, "vectors_bfloat_1"),
-        (lin.random(2, 65, dtype=bf16)[:, 1:], weight, "vectors_bfloat_2"),
-        (lin.random(64, 9, dtype=bf16).t(), weight, "vectors_bfloat_8"),
-        (x[:, :60], weight[:, :60], "elements_bfloat_8"),
-        (x[:, 8:], weight[:, 8:], "vectors_bfloat_4"),
-        (x[:, 4:], weight[:, 4:], "elements_bfloat_8"),
-        (x, lin.random(64, 40, dtype=bf16).t(), "columns_bfloat_4"),
-        (x[:1], lin.random(64, 40, dtype=bf16).t(), "columns_bfloat_1"),
-        (x[:1, ::2], weight[:, ::2], "elements_bfloat_1"),
-        (x[:, :1], weight[:, :1], "elements_bfloat_8"),
+        (x, weight, "vectors_bfloat_4x8"),
+        (x[:1], weight, "vectors_bfloat_1x4"),
+        (lin.random(2, 65, dtype=bf16)[:, 1:], weight, "vectors_bfloat_2x4"),
+        (lin.random(64, 9, dtype=bf16).t(), weight, "vectors_bfloat_8x4"),
+        (x[:, :60], weight[:, :60], "elements_bfloat_8x2"),
+        (x[:, 8:], weight[:, 8:], "vectors_bfloat_4x8"),
+        (x[:, 4:], weight[:, 4:], "elements_bfloat_8x2"),
+        (x, lin.random(64, 40, dtype=bf16).t(), "columns_bfloat_4x32"),
+        (x[:1], lin.random(64, 40, dtype=bf16).t(), "columns_bfloat_1x32"),
+        (x[:1, ::2], weight[:, ::2], "elements_bfloat_1x2"),
+        (x[:, :1], weight[:, :1], "elements_bfloat_8x2"),
     ):
         lin.check(a, w)
         expected.append(f"linear_{kernel}")

@@ -128,7 +128,7 @@ def test_channels_last_is_what_suggest_memory_format_says(geometry):
 
 
 def test_the_video_pad_is_one_dense_launch(geometry):
-    """Wan's causal pad in fp16 moves 16-byte vectors with rows in groups of their own; the pad in time alone moves
+    """Wan's causal pad in fp16 moves 16-byte vectors with a SIMD-group for the ends of rows; the pad in time alone moves
     whole units.
     """
     sizes, strides = (1, 96, 6, 240, 416), (57507840, 599040, 99840, 416, 1)
@@ -139,10 +139,10 @@ def test_the_video_pad_is_one_dense_launch(geometry):
         return geometry.plan(sizes, strides, pad, tuple(out_strides), 2, 0, 0)
 
     (causal,) = kernels((1, 1, 1, 1, 2, 0, 0, 0, 0, 0))
-    assert causal.kernel == "pad_dense_2" and causal.threads * 4 * 16 >= 96 * 8 * 242 * 418 * 2
+    assert causal.kernel == "pad_dense_2" and causal.group_size == geometry.GROUP_THREADS + geometry.EDGE_THREADS
+    assert causal.threads // causal.group_size * geometry.GROUP_VECTORS * 16 >= 96 * 8 * 242 * 418 * 2
     (temporal,) = kernels((0, 0, 0, 0, 2, 0, 0, 0, 0, 0))
-    assert temporal.kernel == "pad_dense_16"
-    assert dict(zip(HEADER, temporal.header, strict=True))["edge_groups"] == 0
+    assert temporal.kernel == "pad_dense_16" and temporal.group_size == geometry.GROUP_THREADS
 
 
 def test_limits_of_a_launch(geometry):
@@ -174,7 +174,8 @@ def test_limits_of_a_launch(geometry):
             dims = named_dims(launch)
             overhang = geometry.GROUP_VECTORS * 16 // unit
             assert header["count"] + header["out_skew"] + overhang < 2**31
-            assert 0 < launch.threads <= 2**32 - 1 and launch.threads % geometry.GROUP_THREADS == 0
+            assert 0 < launch.threads <= 2**32 - 1 and launch.threads % launch.group_size == 0
+            assert geometry.GROUP_THREADS <= launch.group_size <= 1024
             reach = (header["extent"] - 1) * header["stride"] + sum((d["extent"] - 1) * d["stride"] for d in dims)
             assert launch.kernel.endswith("_int64") or reach < 2**31 - 2**15
             if "dense" in launch.kernel:
