@@ -10,7 +10,19 @@ from __future__ import annotations
 import torch
 
 from ..kernel import ArgumentError
-from .formats import CODES, FP8, LIBRARY, MATRIX, SCALE_NONE, SCALE_ROW, SCALE_TENSOR, WIDE, as_bytes, saturates, stock_has
+from .formats import (
+    CODES,
+    FP8,
+    LIBRARY,
+    MATRIX,
+    SCALE_NONE,
+    SCALE_ROW,
+    SCALE_TENSOR,
+    WIDE,
+    as_bytes,
+    saturates,
+    stock_has,
+)
 
 LINE = 2**30  # threads of a row that one line of the grid numbers
 # fp8.metal: values that a thread of the wide casts takes: 16 or 32 bytes of the wide type. With 64, neighbours

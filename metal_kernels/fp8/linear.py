@@ -24,7 +24,8 @@ LONG_ROWS, LONG_TILE = 8192, 4  # so many rows of the weight are enough for one 
 # Several SIMD-groups share the rows of a weight of fewer rows than this, each with two chunks of them or more: too few
 # in flight do not hide the memory's latency. Measured as above.
 MANY_ROWS = 8192
-MATRIX_ROWS, MATRIX_LEAST = 5, 2048  # of x and of the weight, from which on 8 x 8 matrices multiply them
+# Rows of x and of the weight from which on 8 x 8 matrices multiply them: up to 8 of x, and more.
+MATRIX_LEAST = {5: 2048, 9: 512}
 MATRIX_OUTPUTS = 32  # fp8.metal: rows of the weight that a SIMD-group takes there
 MATRIX_MANY = 3168  # SIMD-groups, while there are fewer of which several share the rows
 
@@ -228,7 +229,7 @@ def _split(rows: int, cols: int, chunk: int) -> int:
 
 
 def _takes_matrices(batch: int, rows: int) -> bool:
-    return batch >= MATRIX_ROWS and (rows >= MATRIX_LEAST or batch > 8)
+    return any(batch >= least and rows >= wanted for least, wanted in MATRIX_LEAST.items())
 
 
 def _matrix_split(rows: int, cols: int) -> int:

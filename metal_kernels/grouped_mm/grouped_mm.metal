@@ -22,6 +22,7 @@ constant constexpr uint simd_width = 32;
 constant constexpr uint group_simdgroups = 8;   // geometry.py: GROUP_SIMDGROUPS; of the few-row forms
 constant constexpr int block_rows = 2;          // geometry.py: BLOCK_ROWS; of the few-row forms
 constant constexpr int vector_outputs = 4;      // geometry.py: VECTOR_OUTPUTS
+constant constexpr int vector_flight = 1;       // pieces of each output in flight in a lane
 constant constexpr int column_steps = 8;        // elements of a column in flight, one wide or 8 bytes
 
 constant constexpr int tile_rows = 32;          // geometry.py: TILE_ROWS
@@ -127,87 +128,94 @@ inline float get_lane<bfloat>(uint4 v, int j) {
 inline uint4 load_vector(device const void* row, uint i) { return static_cast<device const uint4*>(row)[i]; }
 
 // Adds up sums[0 .. count) over the SIMD-group's lanes, each in the same order. Afterwards sums[0] of lane l is sum number
-// l / (32 / count). In halves: a lane keeps one half of its sums and gives the other one away. A recursion, as no array may be indexed
-// by what a compiler takes for a variable.
-template <int count, int mask = simd_width / 2>
-struct LaneSums {
-  static constant constexpr int kept = count > 1 ? count / 2 : 1;
-
-  static void reduce(thread float* sums, uint lane) {
+// l / (32 / count). In halves: a lane keeps one half of its sums and gives the other one away.
+template <int count>
+inline void reduce_lanes(thread float* sums, uint lane) {
+  ushort mask = simd_width / 2;
+  GROUPED_UNROLL
+  for (int half_count = count / 2; half_count > 0; half_count /= 2) {
     const bool upper = (lane & mask) != 0;
     GROUPED_UNROLL
-    for (int i = 0; i < kept; ++i) {
-      if (count > 1) {
-        const float given = upper ? sums[i] : sums[i + kept];
-        sums[i] = (upper ? sums[i + kept] : sums[i]) + simd_shuffle_xor(given, ushort(mask));
-      } else {
-        sums[i] += simd_shuffle_xor(sums[i], ushort(mask));
-      }
+    for (int i = 0; i < half_count; ++i) {
+      const float kept = upper ? sums[i + half_count] : sums[i];
+      const float given = upper ? sums[i] : sums[i + half_count];
+      sums[i] = kept + simd_shuffle_xor(given, mask);
     }
-    LaneSums<kept, mask / 2>::reduce(sums, lane);
+    mask /= 2;
   }
-};
-
-template <int count>
-struct LaneSums<count, 0> {
-  static void reduce(thread float*, uint) {}
-};
+  for (; mask > 0; mask /= 2) {
+    sums[0] += simd_shuffle_xor(sums[0], mask);
+  }
+}
 
 // ---- few rows, lanes along K --------------------------------------------------------------------------------------
 
-// Vector `i` of each output's weights, and of a row of x: a load that waits behind those of memory takes as long.
-template <typename T>
-struct Vectors {
-  uint4 x;
-  uint4 w[vector_outputs];
-
-  static Vectors load(device const T* x_row, device const T* thread const* weight_rows, uint i) {
-    Vectors v;
-    v.x = load_vector(x_row, i);
-    GROUPED_UNROLL
-    for (int n = 0; n < vector_outputs; ++n) {
-      v.w[n] = load_vector(weight_rows[n], i);
-    }
-    return v;
+// The products of `rows` rows of x, of which `active` exist, and of vector_outputs rows of the weight, of which a lane has `flight`
+// vectors each in flight, x's among them. Then the sums of all lanes: sum number l / (32 / count) in lane l.
+template <typename T, int rows, int flight>
+inline float multiply_rows(
+    device const T* x_rows, device const T* thread const* weight_rows, constant GroupedLaunch& p, int active, uint first, uint stride,
+    uint length, bool has_rest, uint lane) {
+  constexpr int width = 16 / sizeof(T);
+  constexpr int count = rows * vector_outputs;
+  float sums[count];
+  GROUPED_UNROLL
+  for (int i = 0; i < count; ++i) {
+    sums[i] = 0.0f;
   }
-
-  void multiply(thread float* sums) const {
+  device const T* x_at[rows];
+  GROUPED_UNROLL
+  for (int m = 0; m < rows; ++m) {
+    x_at[m] = x_rows + min(m, active - 1) * p.x_row;  // past the last row: that one again, and the sums are dropped
+  }
+  const uint pieces = length / width;
+  for (uint begin = first; begin < pieces; begin += flight * stride) {
+    uint4 w[flight][vector_outputs];
+    uint4 v[flight];  // of a single row; several would take the registers that keep the weights of other SIMD-groups in flight
     GROUPED_UNROLL
-    for (int j = 0; j < int(16 / sizeof(T)); ++j) {
+    for (int f = 0; f < flight; ++f) {
+      const uint i = min(begin + f * stride, pieces - 1);
       GROUPED_UNROLL
       for (int n = 0; n < vector_outputs; ++n) {
-        sums[n] = fma(get_lane<T>(w[n], j), get_lane<T>(x, j), sums[n]);
+        w[f][n] = load_vector(weight_rows[n], i);
+      }
+      if (rows == 1) {
+        v[f] = load_vector(x_at[0], i);
       }
     }
-  }
-};
-
-// Adds to sums the products of a row of x and of vector_outputs rows of the weight. The vectors that are multiplied have the next ones on
-// their way.
-template <typename T>
-inline void multiply_row(
-    device const T* x_row, device const T* thread const* weight_rows, uint i, uint stride, uint length, bool has_rest, uint lane,
-    thread float* sums) {
-  constexpr int width = 16 / sizeof(T);
-  const uint pieces = length / width;
-  if (i < pieces) {
-    Vectors<T> next = Vectors<T>::load(x_row, weight_rows, i);
-    for (i += stride; i < pieces; i += stride) {
-      const Vectors<T> now = next;
-      next = Vectors<T>::load(x_row, weight_rows, i);
-      now.multiply(sums);
+    GROUPED_UNROLL
+    for (int f = 0; f < flight; ++f) {
+      if (f > 0 && begin + f * stride >= pieces) {
+        break;
+      }
+      GROUPED_UNROLL
+      for (int m = 0; m < rows; ++m) {
+        const uint4 x_vector = rows == 1 ? v[f] : load_vector(x_at[m], begin + f * stride);
+        GROUPED_UNROLL
+        for (int j = 0; j < width; ++j) {
+          GROUPED_UNROLL
+          for (int n = 0; n < vector_outputs; ++n) {
+            thread float& sum = sums[m * vector_outputs + n];
+            sum = fma(get_lane<T>(w[f][n], j), get_lane<T>(x_vector, j), sum);
+          }
+        }
+      }
     }
-    next.multiply(sums);
   }
   // What is left of K after the last whole vector.
   const uint k = pieces * width + lane;
   if (has_rest && k < length) {
-    const float value = float(x_row[k]);
     GROUPED_UNROLL
-    for (int n = 0; n < vector_outputs; ++n) {
-      sums[n] = fma(float(weight_rows[n][k]), value, sums[n]);
+    for (int m = 0; m < rows; ++m) {
+      const float v = float(x_at[m][k]);
+      GROUPED_UNROLL
+      for (int n = 0; n < vector_outputs; ++n) {
+        sums[m * vector_outputs + n] = fma(float(weight_rows[n][k]), v, sums[m * vector_outputs + n]);
+      }
     }
   }
+  reduce_lanes<count>(sums, lane);
+  return sums[0];
 }
 
 // A threadgroup at grid row r works if r is the first of a block of two rows of its group; the others leave at once.
@@ -231,8 +239,7 @@ template <typename T>
   const int active = min(around.end - row, block_rows);
   const uint parts = uint(p.parts);
   const uint part = simdgroup & (parts - 1);
-  const uint sharing = ctz(parts);
-  const long first = (long(position.x) * (group_simdgroups >> sharing) + (simdgroup >> sharing)) * vector_outputs;
+  const long first = (long(position.x) * (group_simdgroups / parts) + simdgroup / parts) * vector_outputs;
 
   const bool has_weight = long(around.group) < p.groups;
   device const T* matrix = weight + (has_weight ? long(around.group) * p.weight_group : 0);
@@ -244,23 +251,14 @@ template <typename T>
   device const T* x_rows = x + long(row) * p.x_row;
   const uint length = has_weight ? uint(p.length) : 0;
   const uint begin = part * simd_width + lane, stride = parts * simd_width;
-  float sums[count];
-  GROUPED_UNROLL
-  for (int m = 0; m < block_rows; ++m) {
-    GROUPED_UNROLL
-    for (int n = 0; n < vector_outputs; ++n) {
-      sums[m * vector_outputs + n] = 0.0f;
-    }
-    // One row is the usual case. For the second one the weights come from a cache: both at once would leave fewer SIMD-groups in registers.
-    if (m < active) {
-      multiply_row<T>(x_rows + m * p.x_row, weight_rows, begin, stride, length, part == 0, lane, sums + m * vector_outputs);
-    }
-  }
-  LaneSums<count>::reduce(sums, lane);
-  constexpr uint lanes_per_sum = simd_width / count;
+  // One row of a group is the usual case, and has registers for more in flight.
+  const bool single = active == 1;
+  float sum = single
+      ? multiply_rows<T, 1, 2 * vector_flight>(x_rows, weight_rows, p, 1, begin, stride, length, part == 0, lane)
+      : multiply_rows<T, block_rows, vector_flight>(x_rows, weight_rows, p, active, begin, stride, length, part == 0, lane);
+  const uint lanes_per_sum = single ? simd_width / vector_outputs : simd_width / count;
   const uint index = lane / lanes_per_sum;
   const bool owner = lane % lanes_per_sum == 0;
-  float sum = sums[0];
   if (parts > 1) {
     if (owner) {
       partial[simdgroup][index] = sum;

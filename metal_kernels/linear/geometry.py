@@ -39,7 +39,7 @@ class Tile:
     resident: int = 5280
 
 
-# Several outputs share what is read of x, and rows * outputs is at most 32: sums are registers. Chosen on an H200 (through
+# Several outputs share what is read of x, and rows * outputs is at most 32: sums are registers. Chosen on an H200 (by
 # NVPTX) over the 96 layers of tests/metal_kernels/linear/shapes.json; tests/gpu/notes.md has what else was tried. Up to 8
 # rows: two SIMD-groups with 4 rows each beat one with 8, whose sums leave too few SIMD-groups in registers at once.
 TILES = {

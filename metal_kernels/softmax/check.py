@@ -14,6 +14,8 @@ CASES = (
     ("rows of a few lanes", "rows", (9, 23), 1),
     ("rows of a SIMD-group", "rows", (5, 203), 1),
     ("rows of a threadgroup", "rows", (3, 2601), 1),
+    ("whole vectors of a threadgroup", "whole", (3, 2608), 1),
+    ("whole vectors split over threadgroups", "whole_split", (2, 2608), 1),
     ("rows in a loop", "looped", (2, 2601), 1),
     ("rows split over threadgroups", "split", (2, 2601), 1),
     ("columns", "columns", (2, 37, 5), 1),

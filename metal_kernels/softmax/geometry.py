@@ -120,7 +120,8 @@ def plan(
     dim          0 <= dim < len(sizes); for a 0-dim tensor 0.
     skews        of each input: elements by which its first one lies past a boundary of `vector` elements.
     vector       elements of a vector: 16 bytes of the narrower of the input's and the output's dtype.
-    form         take this one in any case (for self-checks and tests); "rows" only if a row fits into registers.
+    form         take this one in any case (for self-checks and tests); "rows" and "whole" only if a row fits into
+                 registers, "whole" and "whole_split" for rows of whole vectors.
     """
     inputs = len(strides)
     sizes, out_strides = sizes or (1,), out_strides or (1,)
@@ -173,13 +174,13 @@ def _choose(problem: _Problem, form: str | None) -> Launch:
     lead = problem.vector - 1 if vectors and not _starts_on_vectors(problem) else 0
     pieces = -(-(lead + problem.length) // problem.vector)
     fits = pieces <= HELD_VECTORS[problem.inputs][-1] * MAX_ROW_THREADS
-    if form == "rows" or (form is None and fits):
-        return _held(problem, vectors, pieces)
+    if form in ("rows", "whole") or (form is None and fits):
+        return _held(problem, vectors, pieces, form)
     if form is None and _is_long_whole(problem, vectors, pieces):
         threads = -(-pieces // (LONG_WHOLE * SIMD)) * SIMD
         return _held_by(problem, vectors, LONG_WHOLE, threads, threads, "whole")
-    if form == "split" or (form is None and problem.count < SPLIT_ROWS):
-        return _split(problem, vectors)
+    if form in ("split", "whole_split") or (form is None and problem.count < SPLIT_ROWS):
+        return _split(problem, vectors, form)
     return Launch(
         "looped", LOOPED_VECTORS[problem.inputs], _header(problem, vectors, LOOPED_THREADS), _flat(problem),
         problem.count, LOOPED_THREADS,
@@ -223,18 +224,18 @@ def _used(problem: _Problem, dim: Dim) -> tuple[int, ...]:
     return dim.strides if problem.inputs == 2 else (dim.a, dim.out)
 
 
-def _held(problem: _Problem, vectors: bool, pieces: int) -> Launch:
+def _held(problem: _Problem, vectors: bool, pieces: int, form: str | None) -> Launch:
     """A row in the registers of some lanes, a SIMD-group, or a threadgroup. pieces: vectors in a row."""
     counts = HELD_VECTORS[problem.inputs]
     shared = [(count, _power_of_two(-(-pieces // count))) for count in counts if pieces <= count * SIMD]
-    if shared:
+    if shared and form != "whole":
         busy = [(n, lanes) for n, lanes in shared if lanes >= FEWEST_LANES and problem.count * lanes >= BUSY_THREADS]
         return _held_by(problem, vectors, *(busy[-1] if busy else shared[0]), GROUP_THREADS)
     fitting = [count for count in counts if pieces <= count * MAX_ROW_THREADS]
     light = [count for count in fitting if count * problem.vector <= HELD_ELEMENTS]
     count = (light or fitting[:1])[-1] if problem.count >= BUSY_ROWS else fitting[0]
     threads = -(-pieces // (count * SIMD)) * SIMD
-    if _is_whole(problem, vectors):
+    if form != "rows" and _is_whole(problem, vectors):
         return _held_by(problem, vectors, count, threads, threads, "whole")
     return _held_by(problem, vectors, count, threads, threads)
 
@@ -246,7 +247,7 @@ def _held_by(
     return Launch(form, count, _header(problem, vectors, row_threads), _flat(problem), groups, group_size)
 
 
-def _split(problem: _Problem, vectors: bool) -> Launch:
+def _split(problem: _Problem, vectors: bool, form: str | None) -> Launch:
     count = LOOPED_VECTORS[problem.inputs]
     threads = SPLIT_BLOCK // (count * problem.vector)
     blocks = -(-(problem.length + problem.vector - 1) // SPLIT_BLOCK)
@@ -254,8 +255,8 @@ def _split(problem: _Problem, vectors: bool) -> Launch:
     chunks = -(-blocks // chunk_blocks)
     header = _header(problem, vectors, threads, chunks, chunk_blocks)
     groups = problem.count * chunks
-    form = "whole_split" if chunk_blocks == 1 and _is_whole(problem, vectors) else "split"
-    return Launch(form, count, header, _flat(problem), groups, threads, states=groups)
+    whole = form != "split" and chunk_blocks == 1 and _is_whole(problem, vectors)
+    return Launch("whole_split" if whole else "split", count, header, _flat(problem), groups, threads, states=groups)
 
 
 def _is_whole(problem: _Problem, vectors: bool) -> bool:

@@ -60,8 +60,12 @@ def _softmax() -> Iterator[Case]:
                           (10000, 100), (10000, 200)):  # fmt: skip
                 yield softmax_case(op, shape, dtype, "small", out=out)
             yield softmax_case(op, (300, 34001), dtype, "small", out=out)
-            for form in ("looped", "split", "columns"):
+            for form in ("looped", "split", "columns", "whole_split"):
                 yield softmax_case(op, (3, 5000), dtype, "small", out=out, form=form)
+            lanes = 4 if (dtype, out) == ("float32", None) else 8
+            for vectors in (1, 2) if "backward" in op else (1, 2, 4):
+                yield softmax_case(op, (3, 1024 * lanes * vectors - 96), dtype, "small", out=out, form="whole")
+            yield softmax_case(op, (600, 4099), dtype, "small", out=out)
             for shape in ((5, 40, 64), (2, 3, 5)):
                 yield softmax_case(op, shape, dtype, "small", dim=1, out=out)
             yield softmax_case(op, (3, 70), dtype, "small", dim=0, out=out)
@@ -80,6 +84,10 @@ def _linear() -> Iterator[Case]:
                 yield linear_case(rows, n, k, dtype, "small", bias=rows % 2 == 1)
             for layout in ("t", "gaps"):
                 yield linear_case(rows, 67, 129, dtype, "small", bias=True, layout=layout)
+        for rows in (3, 8):
+            yield linear_case(rows, 37, 264, dtype, "small", form="long")
+        for rows in (5, 16) if dtype != "float32" else ():
+            yield linear_case(rows, 70, 264, dtype, "small", bias=True, form="matrices")
 
     yield linear_case(1, 40000, 512, "bfloat16", "small")  # enough outputs for nobody to share K
 
@@ -142,6 +150,9 @@ def _fp8() -> Iterator[Case]:
                 yield fp8_linear_case(rows, 37, 512, dtype, "small", weight=weight, bias=True)
                 yield fp8_linear_case(rows, 37, 1012, dtype, "small", weight=weight, scales="tensor")
             yield fp8_linear_case(rows, 19, 33, dtype, "small", layout="gaps")
+        for rows, n in ((1, 8200), (7, 2050), (13, 2050)):  # enough for larger tiles
+            for weight in FORMATS[:2]:
+                yield fp8_linear_case(rows, n, 144, dtype, "small", weight=weight)
         x = Tensor(dtype, (40, 96))
         random = Tensor("uint8", (40, 96), fill="bytes")
         yield Case(f"stochastic {dtype}", "fp8", "stochastic_rounding", (x, random), "small")
