@@ -40,8 +40,8 @@ class Tile:
 
 
 # Several outputs share what is read of x, and rows * outputs is at most 32: sums are registers. Chosen on an H200 (by
-# NVPTX) over the 96 layers of tests/metal_kernels/linear/shapes.json; tests/gpu/notes.md has what else was tried. Up to 8
-# rows: two SIMD-groups with 4 rows each beat one with 8, whose sums leave too few SIMD-groups in registers at once.
+# NVPTX) over the 96 layers of tests/metal_kernels/linear/shapes.json; tests/gpu/notes.md has what else was tried. Up
+# to 8 rows: two SIMD-groups with 4 rows each beat one with 8, whose sums leave too few SIMD-groups at once.
 TILES = {
     "vectors": (
         Tile(1, 4, 1), Tile(2, 4, 2, 2048, 4096), Tile(4, 8, 1, 1536, 2112), Tile(8, 4, 1, 1536, 2112),

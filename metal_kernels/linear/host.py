@@ -125,8 +125,9 @@ def compute(
         rows, outputs, length, x.stride(), weight_strides, None if bias is None else bias.stride(0),
         aligned and x.storage_offset() % vector == 0, vector, form,
     )  # fmt: skip
+    tile = f"{launch.tile.rows}x{launch.tile.outputs}"
     LIBRARY.launch(
-        f"linear_{launch.form}_{_NAMES[x.dtype]}_{launch.tile.rows}x{launch.tile.outputs}", x, weight, y if bias is None else bias, y,
+        f"linear_{launch.form}_{_NAMES[x.dtype]}_{tile}", x, weight, y if bias is None else bias, y,
         launch.header, threads=launch.groups * GROUP_THREADS, group_size=GROUP_THREADS,
     )  # fmt: skip
     return y

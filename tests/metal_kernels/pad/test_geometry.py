@@ -128,7 +128,7 @@ def test_channels_last_is_what_suggest_memory_format_says(geometry):
 
 
 def test_the_video_pad_is_one_dense_launch(geometry):
-    """Wan's causal pad in fp16 moves 16-byte vectors with a SIMD-group for the ends of rows; the pad in time alone moves
+    """Wan's causal pad in fp16 moves 16-byte vectors, with a SIMD-group for the ends of rows; that in time alone moves
     whole units.
     """
     sizes, strides = (1, 96, 6, 240, 416), (57507840, 599040, 99840, 416, 1)
