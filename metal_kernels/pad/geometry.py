@@ -20,7 +20,7 @@ GROUP_VECTORS = GROUP_THREADS * VECTORS_PER_THREAD
 DENSE_OUTER = 3  # pad.metal: dense_outer
 
 # A launch numbers its elements, and the last group's overhang, in 31 bits.
-MAX_ELEMENTS = 2**31 - 2 * GROUP_VECTORS * VECTOR
+MAX_ELEMENTS = 2**31 - 4 * GROUP_VECTORS * VECTOR
 # What keeps one launch far below the half second after which an M1's watchdog stops it: at 30 GB/s each way for rows of
 # adjacent elements; at a cache line of 128 bytes read for each element where they are scattered.
 MAX_DENSE_BYTES = 2**32
