@@ -98,7 +98,7 @@ def _form(library, case: Case):
                     stack.enter_context(mock.patch.object(geometry, limit, 2**12))
             geometry.plan.cache_clear()
             stack.callback(geometry.plan.cache_clear)
-        elif case.form in ("looped", "split", "columns", "tiles"):
+        elif case.form in ("looped", "split", "columns", "tiles", "whole", "whole_split", "long", "matrices"):
             host = getattr(library, case.family).host
             compute = functools.partial(host.compute, form=case.form)
             stack.enter_context(mock.patch.object(host, "compute", compute))
