@@ -85,8 +85,7 @@ def run(
 def run_out(self, mat2, scale_a, scale_b, *args, out: torch.Tensor, **kwargs) -> torch.Tensor:
     """aten::_scaled_mm.out."""
     if out.device != self.device:
-        text = f"Expected out tensor to be on {self.device}, but it is on {out.device}"
-        raise ArgumentError(RuntimeError(text))
+        raise ArgumentError(RuntimeError(f"Expected out tensor to be on {self.device}, but it is on {out.device}"))
     result = run(self, mat2, scale_a, scale_b, *args, **kwargs)
     if out.dtype != result.dtype:
         raise ArgumentError(RuntimeError("out_dtype must match output matrix type"))
@@ -123,8 +122,9 @@ def run_v2(
 ) -> torch.Tensor:  # fmt: skip
     """aten::_scaled_mm_v2."""
     if not _ours(scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, contraction_dim):
-        swizzles = (*swizzle_a, *swizzle_b)
-        raise ArgumentError(ValueError(_refusal(self, mat2, scale_a, scale_b, swizzles, contraction_dim)))
+        raise ArgumentError(
+            ValueError(_refusal(self, mat2, scale_a, scale_b, (*swizzle_a, *swizzle_b), contraction_dim))
+        )
     for scales, recipe in ((scale_a, recipe_a), (scale_b, recipe_b)):
         if recipe[0] == TENSOR_WISE and scales[0].numel() != 1:
             raise ArgumentError(ValueError(_configuration(self, mat2, scale_a[0], scale_b[0])))

@@ -90,6 +90,7 @@ def _linear() -> Iterator[Case]:
             yield linear_case(rows, 70, 264, dtype, "small", bias=True, form="matrices")
 
     yield linear_case(1, 40000, 512, "bfloat16", "small")  # enough outputs for nobody to share K
+    yield linear_case(9, 100000, 256, "bfloat16", "small")
 
 
 def _grouped() -> Iterator[Case]:

@@ -175,6 +175,7 @@ def test_a_missing_file_and_another_version_are_one_sentence(built, tmp_path):
 
 # Host code that the sanitised calls need not go through, and why.
 DECIDES = "decides or describes, and launches nothing"
+WORDS = "the words of an error, and no launch"
 VALUES = "asks the CPU for values, and launches nothing"
 STOCK = "stock's own, without a kernel of ours"
 OUTSIDE = {
@@ -199,6 +200,8 @@ OUTSIDE = {
     "fp8/cast.py copy_: _from_cpu(self, src)": "as there",
     "fp8/cast.py cast: return as_bytes(x).clone().view(dtype)": STOCK,
     "fp8/linear.py linear_grad_input: total = grad.new_zeros(grad.shape[0], cols)": "no weight, and no launch",
+    "fp8/scaled_mm.py _refusal": WORDS,
+    'fp8/scaled_mm.py _described: return f"mat_{name}.dtype()={_name(matrix.dtype)}, scale_{name}=None"': WORDS,
     "fp8/scaled_mm.py scaled_mm: out.zero_() if bias is None else out.copy_(bias)": "no K, and no launch",
 }  # fmt: skip
 

@@ -175,14 +175,22 @@ def test_gradient_modes_are_put_back(install, make_kernel, mps, nosy, grad):
     assert facts == PLAIN
 
 
-def test_first_use_inside_functorch_and_backward(install, make_kernel, mps, nosy):
+def ones_around(x, pad, value=0):
+    return x.new_ones(*x.shape[:-1], x.shape[-1] + sum(pad))
+
+
+@pytest.mark.parametrize("transform", [torch.func.vmap, torch.func.grad])
+def test_first_use_inside_functorch(install, make_kernel, mps, nosy, transform):
+    """One in the other, in a process of its own: test_torch_features.py, test_vmap_of_grad."""
     check, facts = nosy
-    padded = make_kernel(selfcheck=check, run=lambda x, pad, value=0: x.new_ones(*x.shape[:-1], x.shape[-1] + sum(pad)))
-    install(padded)
-    x = torch.ones(2, 3, device=mps)
-    torch.func.vmap(torch.func.grad(lambda row: torch.constant_pad_nd(row, (1, 1)).sum()))(x)
+    install(make_kernel(selfcheck=check, run=ones_around))
+    transform(lambda x: torch.constant_pad_nd(x, (1, 1)).sum())(torch.ones(2, 3, device=mps))
     assert facts == PLAIN
-    facts.clear()
+
+
+def test_first_use_inside_backward(install, make_kernel, mps, nosy):
+    check, facts = nosy
+    x = torch.ones(2, 3, device=mps)
     installation = install(
         make_kernel("flip", selfcheck=check, supports=lambda x, dims: True, run=lambda x, dims: x + 0)
     )

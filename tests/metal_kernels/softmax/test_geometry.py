@@ -35,12 +35,15 @@ def plan(geometry, sizes, dim, *, itemsize=4, inputs=1, strides=None, skew=0, **
 @pytest.mark.parametrize(
     "sizes, dim, itemsize, form",
     [
-        ((4096, 4096), -1, 4, "rows"),
-        ((4096, 4096), -1, 2, "rows"),
+        ((4096, 4096), -1, 4, "whole"),
+        ((4096, 4096), -1, 2, "whole"),
+        ((4096, 4098), -1, 2, "rows"),
         ((8, 1024, 77), -1, 2, "rows"),
-        ((64, 1000), -1, 4, "rows"),
-        ((1, 128256), -1, 4, "split"),
-        ((8, 248320), -1, 2, "split"),
+        ((64, 1000), -1, 4, "whole"),
+        ((1, 128256), -1, 4, "whole_split"),
+        ((8, 248320), -1, 2, "whole_split"),
+        ((1, 128257), -1, 4, "split"),
+        ((4096, 32000), -1, 4, "whole"),
         ((4096, 151936), -1, 2, "looped"),
         ((1, 64, 256, 256), 1, 2, "columns"),
         ((2**20, 8), -1, 4, "rows"),
@@ -84,7 +87,7 @@ def test_one_launch_covers_a_row_in_registers(geometry):
                 for skew in (0, vector - 1):
                     (launch,) = plan(geometry, (5, length), -1, itemsize=itemsize, inputs=inputs, skew=skew)
                     threads = launch.header[10]
-                    assert launch.form == "rows"
+                    assert launch.form == ("whole" if threads > 32 and length % vector == 0 and not skew else "rows")
                     assert launch.count * threads * vector >= length + (skew if launch.header[8] else 0)
                     assert launch.groups * launch.group_size >= 5 * threads
                     assert launch.group_size % 32 == 0 and launch.group_size % threads == 0
