@@ -163,6 +163,6 @@ def test_a_lora_on_top(small_mac, on_the_cpu, which, kind, dtype):
     assert torch.equal(run(small_mac, load, f"{tag} after")[0], before)
     on_the_cpu.server.run(with_lora(single(text.offer([on_the_cpu.server], kind, dtype)), tag), 600)
     reference = torch.load(on_the_cpu.server.folder / "output" / f"{tag}.pt")
-    # ComfyUI holds a plain text encoder in 16 bits. Ours holds it in FP8, to which what a LoRA changes is rounded again.
+    # ComfyUI holds a plain text encoder in 16 bits; ours in FP8, to which what a LoRA changes is rounded again.
     bar = 36 if (which, kind) == (ours, "plain") else 40
     assert psnr(merged, reference) >= bar > psnr(merged, before), "and it shows"
