@@ -10,9 +10,17 @@ LONGEST = 40  # characters of a value in a sentence
 
 
 class Unfit(ValueError):
-    """One sentence for the person at the graph: which input, its value, what to give."""
+    """One sentence for the person at the graph: which input, its value, what to give.
 
-    __module__ = "metal_kernels"  # ComfyUI shows it; the real one is a path of the user's disk
+    ComfyUI shows an exception's type with its module, which for a pack is a path of the user's disk. Whatever is
+    derived from this shows the pack's name instead.
+    """
+
+    __module__ = "metal_kernels"
+
+    def __init_subclass__(cls, **more):
+        super().__init_subclass__(**more)
+        cls.__module__ = Unfit.__module__
 
 
 def number(name, thing, what):

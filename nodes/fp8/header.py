@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ..given import Unfit
+
 MAX_HEADER = 100_000_000  # bytes; the format's own limit
 # Bits of one value, and the dtype that torch has for it (None where this torch has none).
 BITS = {
@@ -27,7 +29,7 @@ TORCH = {code: getattr(torch, name, None) for code, name in NAMES.items()}
 CODES = {dtype: code for code, dtype in TORCH.items() if dtype is not None}
 
 
-class ModelFileError(ValueError):
+class ModelFileError(Unfit):
     """A file, a name or a setting that can't be used: one sentence for the person at the graph."""
 
 

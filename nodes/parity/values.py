@@ -15,8 +15,6 @@ IMAGE_CHANNELS = (1, 3, 4)
 class ParityError(Unfit):
     """Something that can't be compared. The text is for the person at the graph: what was wrong, what to do."""
 
-    __module__ = Unfit.__module__
-
 
 @dataclass(frozen=True)
 class Value:

@@ -3,7 +3,7 @@ and nothing half-loaded."""
 import pytest
 import torch
 from fp8.checkpoints import name
-from fp8.harness import failure, free, load
+from fp8.harness import failed, failure, free, load
 from graphs import node
 from safetensors.torch import load_file, save_file
 from server import Refused
@@ -62,8 +62,10 @@ def must_fail(server, loader):
     for _ in range(2):
         server.post("/test/reset", {})
         before = server.post("/test/memory", {})["memory"]["current"]
-        message, where = failure(server, {"model": loader, "show": node("TestShow", value=("model", 0))})
-        assert where == loader["class_type"] and "\n" not in message, message
+        said = failed(server, {"model": loader, "show": node("TestShow", value=("model", 0))})
+        message = said["exception_message"].strip()
+        assert said["node_type"] == loader["class_type"] and "\n" not in message, message
+        assert said["exception_type"] in ("metal_kernels.ModelFileError", "metal_kernels.Unfamiliar")
         assert server.post("/test/memory", {})["peaks"]["current"] == before
     return message
 

@@ -67,3 +67,13 @@ def test_what_is_none_of_the_choices_is_named(given, thing, named):
     with pytest.raises(given.Unfit) as caught:
         given.choice("region", thing, ("a", "b"))
     assert str(caught.value) == f"region is {named}: choose one of a, b."
+
+
+@pytest.mark.parametrize("module, name", [
+    ("given", "Unfit"), ("parity.values", "ParityError"), ("fp8.header", "ModelFileError"),
+    ("fp8.header", "Unfamiliar"),
+])
+def test_what_a_node_raises_shows_no_path(given, module, name):
+    """ComfyUI shows the module of an exception's type, and a pack's modules are named by their place on the disk."""
+    kind = getattr(importlib.import_module(f"{load().__name__}.nodes.{module}"), name)
+    assert issubclass(kind, given.Unfit) and f"{kind.__module__}.{kind.__qualname__}" == f"metal_kernels.{name}"

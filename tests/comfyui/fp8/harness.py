@@ -107,11 +107,18 @@ def psnr(actual, expected):
     return math.inf if error == 0 else 10 * math.log10(extent**2 / error)
 
 
-def failure(server, graph):
-    """The message of a prompt that must fail, and the node class it failed in."""
+def failed(server, graph):
+    """The data of execution_error of a prompt that must fail."""
     entry = server.end(server.queue(graph), 300)
     assert entry["status"]["status_str"] == "error", "it ran"
     data = error(entry)
+    assert "/" not in data["exception_type"], "no path of the user's disk"
+    return data
+
+
+def failure(server, graph):
+    """The message of a prompt that must fail, and the node class it failed in."""
+    data = failed(server, graph)
     return data["exception_message"].strip(), data["node_type"]
 
 
