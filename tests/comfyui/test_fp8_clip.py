@@ -5,7 +5,7 @@ import pytest
 import torch
 from fp8 import text
 from fp8.checkpoints import DTYPES, KINDS
-from fp8.harness import bytes_in_fp8, crashes, free, pack_off, psnr
+from fp8.harness import bytes_in_fp8, crashes, free, pack_off, psnr, sizes
 from graphs import node
 
 pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(900)]
@@ -99,6 +99,8 @@ def test_ours_where_it_is_told_to(small_mac, expected, kind, dtype, device, plac
     found = run(small_mac, load, tag)
     is_right(small_mac, found, expected(kind, dtype), kind, place)
     assert found[2][place] >= text.in_layers() and f"  runs on   {place}" in found[3], "plain ones too"
+    disk, resident = sizes(found[3])
+    assert resident <= 1.05 * disk, found[3]
 
 
 def test_ours_quantised_on_load(small_mac, expected):

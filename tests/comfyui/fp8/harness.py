@@ -76,8 +76,12 @@ def load(file, loader, **options):
 def reported(entry, node_id="model"):
     """(the text, bytes on disk, bytes resident) that one of the pack's loaders shows."""
     text = entry["outputs"][node_id]["text"][0]
-    disk, resident = (int(number.replace(",", "")) for number in re.findall(r"\(([\d,]+) bytes\)", text)[:2])
-    return text, disk, resident
+    return text, *sizes(text)
+
+
+def sizes(text):
+    """(bytes on disk, bytes resident) of a loader's report."""
+    return tuple(int(number.replace(",", "")) for number in re.findall(r"\(([\d,]+) bytes\)", text)[:2])
 
 
 def bytes_in_fp8(held):
