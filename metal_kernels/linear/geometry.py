@@ -12,6 +12,7 @@ VECTOR_BYTES = 16
 
 SIMD = 32
 GROUP_SIMDGROUPS = 8  # linear.metal: group_simdgroups
+ROW_SIMDGROUPS = 4  # of a threadgroup with one row of x, unless more of them share K
 GROUP_THREADS = SIMD * GROUP_SIMDGROUPS
 COLUMN_STEPS = 8  # linear.metal: column_steps
 MATRIX_LANES = 4  # lanes that share a row in "matrices"
@@ -44,7 +45,7 @@ class Tile:
 # to 8 rows: two SIMD-groups with 4 rows each beat one with 8, whose sums leave too few SIMD-groups at once.
 TILES = {
     "vectors": (
-        Tile(1, 4, 1), Tile(2, 4, 2, 2048, 4096), Tile(4, 8, 1, 1536, 2112), Tile(8, 4, 1, 1536, 2112),
+        Tile(1, 4, 1, 5280, 5280), Tile(2, 4, 2, 2048, 4096), Tile(4, 8, 1, 1536, 2112), Tile(8, 4, 1, 1536, 2112),
     ),
     "long": (Tile(4, 4, 1, 1536, 2112),),
     "matrices": (Tile(16, 32, 1, 5280, 5280),),
@@ -55,12 +56,13 @@ TILES = {
 
 @dataclass(frozen=True)
 class Launch:
-    """form, tile: the kernel, as in TILES. header: linear.metal's LinearLaunch. groups: of GROUP_THREADS threads."""
+    """form, tile: the kernel, as in TILES. header: linear.metal's LinearLaunch. groups: of so many threads."""
 
     form: str
     tile: Tile
     header: tuple[int, ...]
     groups: int
+    group_threads: int = GROUP_THREADS
 
 
 @lru_cache(maxsize=1024)
@@ -91,20 +93,24 @@ def plan(
         )
         form = _form(rows, outputs, length, weight_strides, vectors, vector)
     tile = _tile(form, rows)
-    parts, blocks = 1, 1 << (-(-rows // tile.rows) - 1).bit_length()
+    parts, blocks, group = 1, 1 << (-(-rows // tile.rows) - 1).bit_length(), GROUP_SIMDGROUPS
     if form == "columns":
         groups = -(-outputs // SIMD)
     else:
         simdgroups = -(-outputs // tile.outputs) * blocks
         pieces = length // (1 if form == "elements" else vector)
         lanes = MATRIX_LANES if form == "matrices" else SIMD
-        parts = _parts(tile, simdgroups, pieces // lanes, GROUP_SIMDGROUPS // blocks)
-        groups = -(-simdgroups * parts // GROUP_SIMDGROUPS)
+        if form == "vectors" and tile.rows == 1:
+            parts = _row_parts(tile, simdgroups, pieces // lanes)
+            group = max(parts, ROW_SIMDGROUPS)
+        else:
+            parts = _parts(tile, simdgroups, pieces // lanes, GROUP_SIMDGROUPS // blocks)
+        groups = -(-simdgroups * parts // group)
     header = (
         rows, outputs, length, *x_strides, *weight_strides,
         bias_stride or 0, int(bias_stride is not None), parts, blocks,
     )  # fmt: skip
-    return Launch(form, tile, header, groups)
+    return Launch(form, tile, header, groups, group * SIMD)
 
 
 def _tile(form: str, rows: int) -> Tile:
@@ -125,6 +131,15 @@ def _parts(tile: Tile, simdgroups: int, steps: int, most: int) -> int:
             break
         parts *= 2
     return parts
+
+
+def _row_parts(tile: Tile, simdgroups: int, steps: int) -> int:
+    """The same for one row: as many as run at once. A few more than that would leave the last ones alone; then they
+    are many, and short."""
+    parts = 1
+    while 2 * parts <= min(GROUP_SIMDGROUPS, steps) and simdgroups * 2 * parts <= tile.resident:
+        parts *= 2
+    return 2 if tile.resident < simdgroups < 2 * tile.resident and steps > 1 else parts
 
 
 def has_vectors(rows: int, length: int, strides: tuple[int, int], vector: int) -> bool:

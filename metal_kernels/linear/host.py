@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from ..shader import ShaderLibrary
-from .geometry import GROUP_THREADS, MAX_LENGTH, MAX_OUTPUTS, MAX_ROWS, VECTOR_BYTES, has_vectors, plan
+from .geometry import MAX_LENGTH, MAX_OUTPUTS, MAX_ROWS, VECTOR_BYTES, has_vectors, plan
 from .repair import misread, reread
 
 LIBRARY = ShaderLibrary(Path(__file__).with_name("linear.metal"))
@@ -128,6 +128,6 @@ def compute(
     tile = f"{launch.tile.rows}x{launch.tile.outputs}"
     LIBRARY.launch(
         f"linear_{launch.form}_{_NAMES[x.dtype]}_{tile}", x, weight, y if bias is None else bias, y,
-        launch.header, threads=launch.groups * GROUP_THREADS, group_size=GROUP_THREADS,
+        launch.header, threads=launch.groups * launch.group_threads, group_size=launch.group_threads,
     )  # fmt: skip
     return y

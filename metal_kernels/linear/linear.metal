@@ -74,10 +74,10 @@ struct Rows {
   device const T* at[count];
 
   // `count` rows from `first` on, `apart` of each other, as far as there are rows; then the last one again.
-  Rows(device const T* base, long first, long rows, long stride, long apart = 1) {
+  Rows(device const T* base, uint first, uint rows, long stride, uint apart = 1) {
     LINEAR_UNROLL
     for (int i = 0; i < count; ++i) {
-      at[i] = base + min(first + i * apart, rows - 1) * stride;
+      at[i] = base + long(min(first + i * apart, rows - 1)) * stride;
     }
   }
 };
@@ -110,6 +110,18 @@ template <int count>
 struct LaneSums<count, 0> {
   static void reduce(thread float*, uint) {}
 };
+
+// Adds to a sum those of the next parts - 1 SIMD-groups, in their order. Loads that wait for none before them.
+template <int count>
+inline float add_parts(threadgroup const float (*partial)[count], uint simdgroup, uint parts, uint index, float sum) {
+  LINEAR_UNROLL
+  for (uint s = 1; s < group_simdgroups; ++s) {
+    if (s < parts) {
+      sum += partial[simdgroup + s][index];
+    }
+  }
+  return sum;
+}
 
 template <typename T>
 inline void store(constant LinearLaunch& p, device T* y, device const T* bias, long m, long n, float sum) {
@@ -150,7 +162,7 @@ struct Pieces {
   }
 };
 
-// One row of x: the pieces that are multiplied have the next ones on their way. Every stride-th piece from `i` on.
+// The pieces that are multiplied have the next ones on their way. Every stride-th piece from `i` on.
 template <typename T, int width, int outputs>
 inline void multiply_ahead(
     device const T* x, thread const Rows<T, outputs>& weight, constant LinearLaunch& p, uint i, uint stride, uint pieces,
@@ -165,6 +177,50 @@ inline void multiply_ahead(
     now.multiply(sums);
   }
   next.multiply(sums);
+}
+
+// One row of x and `outputs` rows of the weight. A threadgroup has 4 or 8 SIMD-groups: small ones leave their place to others sooner.
+template <typename T, int width, int outputs>
+[[kernel]] void linear_row(
+    device const T* x [[buffer(0)]],
+    device const T* weight [[buffer(1)]],
+    device const T* bias [[buffer(2)]],
+    device T* y [[buffer(3)]],
+    constant LinearLaunch& p [[buffer(4)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint simdgroups [[simdgroups_per_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  constexpr uint lanes_per_sum = simd_width / outputs;
+  threadgroup float partial[group_simdgroups][outputs];
+  const uint parts = uint(p.parts);
+  const uint part = simdgroup & (parts - 1);
+  const uint first = ((group * simdgroups + simdgroup) >> ctz(parts)) * outputs;
+
+  const Rows<T, outputs> weight_rows(weight, first, uint(p.outputs), p.weight_row);
+  float sums[outputs];
+  LINEAR_UNROLL
+  for (int n = 0; n < outputs; ++n) {
+    sums[n] = 0.0f;
+  }
+  multiply_ahead<T, width, outputs>(
+      x, weight_rows, p, part * simd_width + lane, parts * simd_width, uint(p.length) / width, sums);
+  LaneSums<outputs>::reduce(sums, lane);
+  const uint index = lane / lanes_per_sum;
+  const bool owner = lane % lanes_per_sum == 0;
+  if (parts > 1) {
+    if (owner) {
+      partial[simdgroup][index] = sums[0];
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (part != 0) {
+      return;
+    }
+    sums[0] = add_parts(partial, simdgroup, parts, index, sums[0]);
+  }
+  if (owner) {
+    store(p, y, bias, 0, first + index, sums[0]);
+  }
 }
 
 // Several rows. `flight` pieces of each of `outputs` rows of the weight, `stride` pieces apart, times the same pieces of x. All
@@ -241,15 +297,11 @@ template <typename T, int width, int rows, int outputs, int flight>
   const uint pieces = uint(p.length) / width;
   const uint stride = parts * simd_width;
   uint i = part * simd_width + lane;
-  if (rows == 1 && flight == 1) {
-    multiply_ahead<T, width, outputs>(x_rows.at[0], weight_rows, p, i, stride, pieces, sums);
-  } else {
-    for (; i + (flight - 1) * stride < pieces; i += flight * stride) {
-      accumulate<T, width, rows, outputs, flight, chains, true>(x_rows, weight_rows, p, i, stride, pieces, sums);
-    }
-    if (i < pieces) {
-      accumulate<T, width, rows, outputs, flight, chains, false>(x_rows, weight_rows, p, i, stride, pieces, sums);
-    }
+  for (; i + (flight - 1) * stride < pieces; i += flight * stride) {
+    accumulate<T, width, rows, outputs, flight, chains, true>(x_rows, weight_rows, p, i, stride, pieces, sums);
+  }
+  if (i < pieces) {
+    accumulate<T, width, rows, outputs, flight, chains, false>(x_rows, weight_rows, p, i, stride, pieces, sums);
   }
   LINEAR_UNROLL
   for (int c = 1; c < chains; ++c) {
@@ -270,9 +322,7 @@ template <typename T, int width, int rows, int outputs, int flight>
     if (part != 0) {
       return;
     }
-    for (uint s = 1; s < parts; ++s) {
-      sums[0] += partial[simdgroup + s][index];
-    }
+    sums[0] = add_parts(partial, simdgroup, parts, index, sums[0]);
   }
   if (owner) {
     store(p, y, bias, long(block * rows + index / outputs), first + index % outputs, sums[0]);
@@ -471,6 +521,9 @@ template <typename T, int rows>
 // ---- instantiations -----------------------------------------------------------------------------------------------
 
 // rows, outputs and flight as in geometry.py's TILES: rows * outputs sums and outputs * flight pieces in a lane's registers.
+#define INSTANTIATE_ROW(name, T, width, outputs)                        \
+  template [[host_name("linear_vectors_" #name "_1x" #outputs)]] [[kernel]] \
+  decltype(linear_row<T, width, outputs>) linear_row<T, width, outputs>;
 #define INSTANTIATE_ROWS(form, name, T, width, rows, outputs, flight)                \
   template [[host_name("linear_" #form "_" #name "_" #rows "x" #outputs)]] [[kernel]] \
   decltype(linear_rows<T, width, rows, outputs, flight>) linear_rows<T, width, rows, outputs, flight>;
@@ -481,7 +534,7 @@ template <typename T, int rows>
   template [[host_name("linear_columns_" #name "_" #rows "x32")]] [[kernel]] \
   decltype(linear_columns<T, rows>) linear_columns<T, rows>;
 #define INSTANTIATE(name, T, lanes)                  \
-  INSTANTIATE_ROWS(vectors, name, T, lanes, 1, 4, 1) \
+  INSTANTIATE_ROW(name, T, lanes, 4)                 \
   INSTANTIATE_ROWS(vectors, name, T, lanes, 2, 4, 2) \
   INSTANTIATE_ROWS(vectors, name, T, lanes, 4, 8, 1) \
   INSTANTIATE_ROWS(long, name, T, lanes, 4, 4, 1)    \

@@ -83,9 +83,10 @@ def test_small_weights_share_the_length_among_simdgroups(lin):
     assert sharing(1, 512, 2048) == (8, 1)
     assert sharing(1, 512, 256) == (1, 1)  # a piece is 8 elements, and 32 lanes have one each
     assert sharing(1, 4096, 4096) == (4, 1)
-    assert sharing(1, 12288, 4096) == (4, 1)  # not 2: a few more than run at once
-    assert sharing(1, 17408, 5120) == (1, 1)
-    assert sharing(1, 151936, 32768) == (1, 1)
+    assert sharing(1, 3072, 8192) == (4, 1)  # not 8: more than run at once
+    assert sharing(1, 12288, 4096) == sharing(1, 17408, 5120) == (1, 1)
+    assert sharing(1, 21504, 3072) == (2, 1)  # a few more than run at once, so many more
+    assert sharing(1, 21504, 256) == sharing(1, 151936, 32768) == (1, 1)
     assert sharing(8, 4096, 4096) == sharing(8, 12288, 4096) == (2, 2)
     assert sharing(9, 512, 2048) == (4, 2)
     assert sharing(16, 512, 4096) == (4, 2) and sharing(16, 151936, 4096) == (1, 1)
@@ -93,7 +94,9 @@ def test_small_weights_share_the_length_among_simdgroups(lin):
         for outputs in (1, 5, 333, 1097, 2047):
             launch = plan(rows, outputs, 4096, (4096, 1), (4096, 1), None, True, 8)
             simdgroups = -(-outputs // simdgroup_outputs) * launch.header[-1] * launch.header[-2]
-            assert 0 <= launch.groups * 8 - simdgroups < 8
+            group = launch.group_threads // 32
+            assert 0 <= launch.groups * group - simdgroups < group
+            assert group == 8 or (rows == 1 and group == 4 and launch.header[-2] <= 4)
 
 
 def test_gaps_between_rows_are_not_read(lin, launches):
