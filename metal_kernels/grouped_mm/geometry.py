@@ -11,10 +11,7 @@ VECTOR_BYTES = 16
 
 SIMD = 32
 GROUP_SIMDGROUPS = 8  # grouped_mm.metal: group_simdgroups
-GROUP_THREADS = SIMD * GROUP_SIMDGROUPS
-# Measured on an H200 (through NVPTX) on the experts of three models, over the copy of their bytes:
-# 1.16 for 2 rows x 4 outputs and 2048 SIMD-groups; 1.33 for 4 x 4, 1.23 for 2 x 2; 1.21 with 4096 SIMD-groups.
-BLOCK_ROWS = 2  # grouped_mm.metal: block_rows. 2 rows x 4 outputs are 8 sums in registers, beside 8 vectors
+BLOCK_ROWS = 2  # grouped_mm.metal: block_rows
 WIDE_BYTES = 8  # of neighbouring outputs in a lane of "columns". 16 would leave too few SIMD-groups for 2048 outputs
 VECTOR_OUTPUTS = 4  # grouped_mm.metal: vector_outputs
 
@@ -28,10 +25,11 @@ FEW_ROWS = 16
 FEW_ROWS_A_GROUP = 2
 MAX_FEW_ROWS = 512
 
-# K is shared by 2, 4 or 8 SIMD-groups while there are fewer than this many (a large GPU runs thousands at once), as
-# long as each has one full flight to read.
-BUSY_SIMDGROUPS = 2048
-VECTOR_FLIGHT = 1  # grouped_mm.metal: vector_flight
+# "vectors": K is shared by up to 8 SIMD-groups, as long as all of them run at once and each has a vector in every lane
+# to read. A few more than that would leave the last ones alone; then two share it. So many run at once on an H200,
+# where this was measured (through NVPTX): tests/gpu/notes.md has what else was tried.
+RESIDENT_SIMDGROUPS = 4224
+VECTOR_SIMDGROUPS = 4  # of a threadgroup, unless more of them share K
 
 ROWS, LENGTH, NOTHING = range(3)  # what offs divides; grouped_mm.metal: kind_rows, kind_length
 
@@ -120,24 +118,32 @@ def plan(
         layout = "_wide" if wide else ""
         per_simdgroup = VECTOR_OUTPUTS if form == "vectors" else SIMD * (width if wide else 1)
         simdgroups = -(-problem.outputs // per_simdgroup)
+        group = GROUP_SIMDGROUPS
         if form == "vectors":
-            flight = SIMD * VECTOR_FLIGHT * vector
-            busy = -(-problem.rows // BLOCK_ROWS)  # at least so many blocks of rows work at once
-            while (
-                parts < GROUP_SIMDGROUPS
-                and simdgroups * busy * parts < BUSY_SIMDGROUPS
-                and problem.length >= 2 * parts * flight
-            ):
-                parts *= 2
-            groups = -(-simdgroups * parts // GROUP_SIMDGROUPS)
+            parts = _parts(simdgroups * _busy_rows(problem), problem.length // (SIMD * vector))
+            group = max(parts, VECTOR_SIMDGROUPS)
+            groups = -(-simdgroups * parts // group)
         else:
             groups = simdgroups
-        threads, group_size = (groups * GROUP_THREADS, problem.rows), (GROUP_THREADS, 1)
+        threads, group_size = (groups * group * SIMD, problem.rows), (group * SIMD, 1)
     header = (
         problem.kind, problem.rows, problem.outputs, problem.length, problem.groups, offs_step, x.group, x.row, x.step,
         x.skew, weight.group, weight.row, weight.step, weight.skew, y.group, y.row, y.step, parts,
     )  # fmt: skip
     return Launch(form, layout, header, threads, group_size)
+
+
+def _busy_rows(problem: Problem) -> int:
+    """Of the blocks of rows, so many work: one for each group that has rows, as far as anyone knows here."""
+    return max(min(problem.rows, problem.groups), -(-problem.rows // BLOCK_ROWS))
+
+
+def _parts(simdgroups: int, steps: int) -> int:
+    """How many SIMD-groups share a K of so many steps of one of them."""
+    parts = 1
+    while 2 * parts <= min(GROUP_SIMDGROUPS, steps) and simdgroups * 2 * parts <= RESIDENT_SIMDGROUPS:
+        parts *= 2
+    return 2 if RESIDENT_SIMDGROUPS < simdgroups < 2 * RESIDENT_SIMDGROUPS and steps > 1 else parts
 
 
 def _is_wide(weight: Strided, width: int, groups: int) -> bool:

@@ -5,7 +5,7 @@
 // x, weight and y stand for the operands in whatever order and layout geometry.py has brought them. offs holds the groups' ends
 // along the rows or along K, and is read here only: no host ever waits for it. Forms:
 //
-//   vectors   few rows. A SIMD-group takes two outputs of up to four rows of one group; its lanes share K in 16-byte vectors
+//   vectors   few rows. A SIMD-group takes four outputs of one or two rows of a group; its lanes share K in 16-byte vectors
 //   columns   few rows. Neighbouring lanes take neighbouring outputs, for weights with adjacent elements along N; "wide": 8 bytes of them
 //   tiles     many rows. A threadgroup takes 32 rows of one group by 64 outputs, in 8x8 matrices
 //
@@ -19,10 +19,10 @@ using namespace metal;
 #define GROUPED_UNROLL _Pragma("clang loop unroll(full)")
 
 constant constexpr uint simd_width = 32;
-constant constexpr uint group_simdgroups = 8;   // geometry.py: GROUP_SIMDGROUPS; of the few-row forms
+constant constexpr uint group_simdgroups = 8;   // geometry.py: GROUP_SIMDGROUPS; of the few-row forms, at most
 constant constexpr int block_rows = 2;          // geometry.py: BLOCK_ROWS; of the few-row forms
 constant constexpr int vector_outputs = 4;      // geometry.py: VECTOR_OUTPUTS
-constant constexpr int vector_flight = 1;       // pieces of each output in flight in a lane
+constant constexpr int vector_sums = 4;         // in a lane's registers: of one row, or of two rows and half of the outputs
 constant constexpr int column_steps = 8;        // elements of a column in flight, one wide or 8 bytes
 
 constant constexpr int tile_rows = 32;          // geometry.py: TILE_ROWS
@@ -77,39 +77,60 @@ struct Rows {
   int end;
 };
 
-// The first group whose end is past `row`. A lane loads several ends at once: with 256 groups the memory's latency is met once.
-inline Rows rows_around(device const int* offs, constant GroupedLaunch& p, int row, uint lane) {
-  constexpr int held = 8;
+// The first group whose end is past `row`, p.groups if there is none, and what a lane has seen of the ends.
+struct Found {
+  uint group;
+  uint owner;   // the lane that holds the group's end
+  int end;
+  int before;   // the largest end before the group
+
+  // The whole group. The same in all lanes.
+  Rows rows(constant GroupedLaunch& p) const {
+    Rows r;
+    r.group = group;
+    r.begin = simd_max(before);
+    r.end = simd_shuffle(end, ushort(owner));
+    r.end = group < uint(p.groups) ? r.end : int(p.rows);
+    return r;
+  }
+};
+
+// A lane loads several ends at once: with 256 groups the memory's latency is met once.
+inline Found find_group(device const int* offs, constant GroupedLaunch& p, int row, uint lane) {
+  constexpr uint held = 8;
   const uint groups = uint(p.groups);
-  const int limit = int(p.rows);
-  Rows r;
-  r.group = groups;
-  r.begin = 0;
-  r.end = limit;
-  for (uint base = 0; base < groups && r.group == groups; base += held * simd_width) {
+  Found found = {groups, 0, 0, 0};
+  for (uint base = 0; base < groups && found.group == groups; base += held * simd_width) {
     int ends[held];
     GROUPED_UNROLL
-    for (int i = 0; i < held; ++i) {
-      ends[i] = bounded(offs, p, min(base + i * simd_width + lane, groups - 1), limit);
+    for (uint i = 0; i < held; ++i) {
+      ends[i] = 0;
+      if (base + i * simd_width < groups) {  // past the last group: its end again, which comes after itself
+        ends[i] = bounded(offs, p, min(base + i * simd_width + lane, groups - 1), int(p.rows));
+      }
     }
-    uint found = groups;
+    uint load = 0, past = 0;  // the first load with an end past the row, and the lanes that have one
     GROUPED_UNROLL
-    for (int i = held - 1; i >= 0; --i) {
-      const uint g = base + i * simd_width + lane;
-      found = g < groups && ends[i] > row ? g : found;
+    for (int i = int(held) - 1; i >= 0; --i) {
+      const uint lanes = uint(simd_vote::vote_t(simd_ballot(ends[i] > row)));
+      load = lanes != 0 ? uint(i) : load;
+      past = lanes != 0 ? lanes : past;
     }
-    r.group = simd_min(found);
-    int end = 0;
+    if (past != 0) {
+      found.owner = ctz(past);
+      found.group = base + load * simd_width + found.owner;
+    }
     GROUPED_UNROLL
-    for (int i = 0; i < held; ++i) {
-      const uint g = base + i * simd_width + lane;
-      r.begin = max(r.begin, g < r.group ? ends[i] : 0);
-      end = g == r.group ? ends[i] : end;
+    for (uint i = 0; i < held; ++i) {
+      found.end = i == load ? ends[i] : found.end;
+      found.before = max(found.before, base + i * simd_width + lane < found.group ? ends[i] : 0);
     }
-    r.end = r.group < groups ? simd_max(end) : limit;
   }
-  r.begin = simd_max(r.begin);
-  return r;
+  return found;
+}
+
+inline Rows rows_around(device const int* offs, constant GroupedLaunch& p, int row, uint lane) {
+  return find_group(offs, p, row, lane).rows(p);
 }
 
 // ---- pieces of a row: a vector of 16 bytes, or one element -------------------------------------------------------
@@ -129,96 +150,122 @@ inline uint4 load_vector(device const void* row, uint i) { return static_cast<de
 
 // Adds up sums[0 .. count) over the SIMD-group's lanes, each in the same order. Afterwards sums[0] of lane l is sum number
 // l / (32 / count). In halves: a lane keeps one half of its sums and gives the other one away.
-template <int count>
-inline void reduce_lanes(thread float* sums, uint lane) {
-  ushort mask = simd_width / 2;
-  GROUPED_UNROLL
-  for (int half_count = count / 2; half_count > 0; half_count /= 2) {
+template <int count, int mask = simd_width / 2>
+struct LaneSums {
+  static void reduce(thread float* sums, uint lane) {
+    constexpr int kept = count > 1 ? count / 2 : 1;
     const bool upper = (lane & mask) != 0;
     GROUPED_UNROLL
-    for (int i = 0; i < half_count; ++i) {
-      const float kept = upper ? sums[i + half_count] : sums[i];
-      const float given = upper ? sums[i] : sums[i + half_count];
-      sums[i] = kept + simd_shuffle_xor(given, mask);
+    for (int i = 0; i < kept; ++i) {
+      const float given = count > 1 && !upper ? sums[i + kept] : sums[i];
+      sums[i] = (count > 1 && upper ? sums[i + kept] : sums[i]) + simd_shuffle_xor(given, ushort(mask));
     }
-    mask /= 2;
+    LaneSums<kept, mask / 2>::reduce(sums, lane);
   }
-  for (; mask > 0; mask /= 2) {
-    sums[0] += simd_shuffle_xor(sums[0], mask);
-  }
-}
+};
+
+template <int count>
+struct LaneSums<count, 0> {
+  static void reduce(thread float*, uint) {}
+};
 
 // ---- few rows, lanes along K --------------------------------------------------------------------------------------
 
-// The products of `rows` rows of x, of which `active` exist, and of vector_outputs rows of the weight, of which a lane has `flight`
-// vectors each in flight, x's among them. Then the sums of all lanes: sum number l / (32 / count) in lane l.
-template <typename T, int rows, int flight>
-inline float multiply_rows(
-    device const T* x_rows, device const T* thread const* weight_rows, constant GroupedLaunch& p, int active, uint first, uint stride,
-    uint length, bool has_rest, uint lane) {
-  constexpr int width = 16 / sizeof(T);
-  constexpr int count = rows * vector_outputs;
-  float sums[count];
-  GROUPED_UNROLL
-  for (int i = 0; i < count; ++i) {
-    sums[i] = 0.0f;
-  }
-  device const T* x_at[rows];
-  GROUPED_UNROLL
-  for (int m = 0; m < rows; ++m) {
-    x_at[m] = x_rows + min(m, active - 1) * p.x_row;  // past the last row: that one again, and the sums are dropped
-  }
-  const uint pieces = length / width;
-  for (uint begin = first; begin < pieces; begin += flight * stride) {
-    uint4 w[flight][vector_outputs];
-    uint4 v[flight];  // of a single row; several would take the registers that keep the weights of other SIMD-groups in flight
+// Vector `i` of each of `rows` rows of x and `outputs` rows of the weight.
+template <typename T, int rows, int outputs>
+struct Vectors {
+  uint4 x[rows];
+  uint4 w[outputs];
+
+  static Vectors load(thread device const T* const* x, thread device const T* const* w, uint i) {
+    Vectors v;
     GROUPED_UNROLL
-    for (int f = 0; f < flight; ++f) {
-      const uint i = min(begin + f * stride, pieces - 1);
-      GROUPED_UNROLL
-      for (int n = 0; n < vector_outputs; ++n) {
-        w[f][n] = load_vector(weight_rows[n], i);
-      }
-      if (rows == 1) {
-        v[f] = load_vector(x_at[0], i);
-      }
+    for (int m = 0; m < rows; ++m) {
+      v.x[m] = load_vector(x[m], i);
     }
     GROUPED_UNROLL
-    for (int f = 0; f < flight; ++f) {
-      if (f > 0 && begin + f * stride >= pieces) {
-        break;
-      }
+    for (int n = 0; n < outputs; ++n) {
+      v.w[n] = load_vector(w[n], i);
+    }
+    return v;
+  }
+
+  void multiply(thread float* sums) const {
+    GROUPED_UNROLL
+    for (int j = 0; j < int(16 / sizeof(T)); ++j) {
       GROUPED_UNROLL
       for (int m = 0; m < rows; ++m) {
-        const uint4 x_vector = rows == 1 ? v[f] : load_vector(x_at[m], begin + f * stride);
         GROUPED_UNROLL
-        for (int j = 0; j < width; ++j) {
-          GROUPED_UNROLL
-          for (int n = 0; n < vector_outputs; ++n) {
-            thread float& sum = sums[m * vector_outputs + n];
-            sum = fma(get_lane<T>(w[f][n], j), get_lane<T>(x_vector, j), sum);
-          }
+        for (int n = 0; n < outputs; ++n) {
+          sums[m * outputs + n] = fma(get_lane<T>(w[n], j), get_lane<T>(x[m], j), sums[m * outputs + n]);
         }
       }
     }
   }
-  // What is left of K after the last whole vector.
+};
+
+// The products of a lane's share of K, added up over all lanes: sum number l / 8 of four in lane l. The vectors that are multiplied
+// have the next ones on their way; `next` are vectors `i`, if there are any. `begin`: where elements are left that fill no vector.
+template <typename T, int rows, int outputs>
+inline float multiply_rows(
+    thread device const T* const* x, thread device const T* const* w, Vectors<T, rows, outputs> next, uint i, uint stride, uint length,
+    bool has_rest, uint lane) {
+  constexpr uint width = 16 / sizeof(T);
+  static_assert(rows * outputs == vector_sums, "");
+  float sums[vector_sums] = {0.0f, 0.0f, 0.0f, 0.0f};
+  const uint pieces = length / width;
+  if (i < pieces) {
+    for (i += stride; i < pieces; i += stride) {
+      const Vectors<T, rows, outputs> now = next;
+      next = Vectors<T, rows, outputs>::load(x, w, i);
+      now.multiply(sums);
+    }
+    next.multiply(sums);
+  }
   const uint k = pieces * width + lane;
   if (has_rest && k < length) {
     GROUPED_UNROLL
     for (int m = 0; m < rows; ++m) {
-      const float v = float(x_at[m][k]);
       GROUPED_UNROLL
-      for (int n = 0; n < vector_outputs; ++n) {
-        sums[m * vector_outputs + n] = fma(float(weight_rows[n][k]), v, sums[m * vector_outputs + n]);
+      for (int n = 0; n < outputs; ++n) {
+        sums[m * outputs + n] = fma(float(w[n][k]), float(x[m][k]), sums[m * outputs + n]);
       }
     }
   }
-  reduce_lanes<count>(sums, lane);
+  LaneSums<vector_sums>::reduce(sums, lane);
   return sums[0];
 }
 
-// A threadgroup at grid row r works if r is the first of a block of two rows of its group; the others leave at once.
+// Adds up what the SIMD-groups that share K have, and stores output n of a row from the first lane that has its sum.
+template <typename T>
+inline void store_sum(
+    device T* y, constant GroupedLaunch& p, threadgroup float (*partial)[vector_sums], float sum, long row, uint n, uint simdgroup,
+    uint lane) {
+  constexpr uint lanes_per_sum = simd_width / vector_sums;
+  const uint parts = uint(p.parts);
+  const bool owner = lane % lanes_per_sum == 0;
+  if (parts > 1) {
+    if (owner) {
+      partial[simdgroup][lane / lanes_per_sum] = sum;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if ((simdgroup & (parts - 1)) != 0) {
+      return;
+    }
+    GROUPED_UNROLL
+    for (uint i = 1; i < group_simdgroups; ++i) {
+      if (i < parts) {
+        sum += partial[simdgroup + i][lane / lanes_per_sum];
+      }
+    }
+  }
+  if (owner && n < uint(p.outputs)) {
+    y[row * p.y_row + n * p.y_step] = T(sum);
+  }
+}
+
+// A threadgroup at grid row r works if r is the first of a block of two rows of its group; the others leave at once. One row of a
+// group is the usual case: four outputs of it. Two rows take the same four outputs in two turns, so that they need no more registers.
 template <typename T>
 [[kernel]] void grouped_vectors(
     device const T* x [[buffer(0)]],
@@ -227,54 +274,54 @@ template <typename T>
     device T* y [[buffer(3)]],
     constant GroupedLaunch& p [[buffer(4)]],
     uint2 position [[threadgroup_position_in_grid]],
+    uint simdgroups [[simdgroups_per_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  constexpr int count = block_rows * vector_outputs;
-  threadgroup float partial[group_simdgroups][count];
+  constexpr int pair_outputs = vector_outputs / block_rows;
+  threadgroup float partial[block_rows][group_simdgroups][vector_sums];
   const int row = int(position.y);
-  const Rows around = rows_around(offs, p, row, lane);
-  if ((row - around.begin) % block_rows != 0) {
-    return;
-  }
-  const int active = min(around.end - row, block_rows);
   const uint parts = uint(p.parts);
   const uint part = simdgroup & (parts - 1);
-  const long first = (long(position.x) * (group_simdgroups / parts) + simdgroup / parts) * vector_outputs;
+  const uint first = ((position.x * simdgroups + simdgroup) >> ctz(parts)) * vector_outputs;
+  const uint begin = part * simd_width + lane, stride = parts * simd_width;
+  device const T* x_rows[block_rows] = {x + long(row) * p.x_row, x + min(row + 1l, p.rows - 1) * p.x_row};
 
-  const bool has_weight = long(around.group) < p.groups;
-  device const T* matrix = weight + (has_weight ? long(around.group) * p.weight_group : 0);
+  const Found found = find_group(offs, p, row, lane);
+  const bool has_weight = found.group < uint(p.groups);
+  const uint length = has_weight ? uint(p.length) : 0;
+  device const T* matrix = weight + (has_weight ? long(found.group) * p.weight_group : 0);
   device const T* weight_rows[vector_outputs];
   GROUPED_UNROLL
   for (int n = 0; n < vector_outputs; ++n) {
-    weight_rows[n] = matrix + min(first + n, p.outputs - 1) * p.weight_row;
+    weight_rows[n] = matrix + long(min(first + n, uint(p.outputs) - 1)) * p.weight_row;
   }
-  device const T* x_rows = x + long(row) * p.x_row;
-  const uint length = has_weight ? uint(p.length) : 0;
-  const uint begin = part * simd_width + lane, stride = parts * simd_width;
-  // One row of a group is the usual case, and has registers for more in flight.
-  const bool single = active == 1;
-  float sum = single
-      ? multiply_rows<T, 1, 2 * vector_flight>(x_rows, weight_rows, p, 1, begin, stride, length, part == 0, lane)
-      : multiply_rows<T, block_rows, vector_flight>(x_rows, weight_rows, p, active, begin, stride, length, part == 0, lane);
-  const uint lanes_per_sum = single ? simd_width / vector_outputs : simd_width / count;
-  const uint index = lane / lanes_per_sum;
-  const bool owner = lane % lanes_per_sum == 0;
-  if (parts > 1) {
-    if (owner) {
-      partial[simdgroup][index] = sum;
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (part != 0) {
-      return;
-    }
-    for (uint i = 1; i < parts; ++i) {
-      sum += partial[simdgroup + i][index];
-    }
+  // On their way before it is known which rows the group has.
+  typedef Vectors<T, 1, vector_outputs> Single;
+  typedef Vectors<T, block_rows, pair_outputs> Pair;
+  Single next;
+  if (begin < length * sizeof(T) / 16) {
+    next = Single::load(x_rows, weight_rows, begin);
   }
-  const int m = int(index / vector_outputs);
-  const long n = first + index % vector_outputs;
-  if (owner && m < active && n < p.outputs) {
-    y[(row + m) * p.y_row + n * p.y_step] = T(sum);
+  const Rows around = found.rows(p);
+  if ((row - around.begin) % block_rows != 0) {
+    return;
+  }
+  const uint index = lane / (simd_width / vector_sums);
+  if (around.end - row == 1) {
+    const float sum = multiply_rows<T, 1, vector_outputs>(x_rows, weight_rows, next, begin, stride, length, part == 0, lane);
+    store_sum(y, p, partial[0], sum, row, first + index, simdgroup, lane);
+    return;
+  }
+  GROUPED_UNROLL
+  for (int turn = 0; turn < block_rows; ++turn) {
+    Pair pair;
+    if (begin < length * sizeof(T) / 16) {
+      pair = Pair::load(x_rows, weight_rows + turn * pair_outputs, begin);
+    }
+    const float sum = multiply_rows<T, block_rows, pair_outputs>(
+        x_rows, weight_rows + turn * pair_outputs, pair, begin, stride, length, part == 0, lane);
+    store_sum(
+        y, p, partial[turn], sum, row + index / pair_outputs, first + turn * pair_outputs + index % pair_outputs, simdgroup, lane);
   }
 }
 

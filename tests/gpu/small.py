@@ -89,7 +89,8 @@ def _linear() -> Iterator[Case]:
         for rows in (5, 16) if dtype != "float32" else ():
             yield linear_case(rows, 70, 264, dtype, "small", bias=True, form="matrices")
 
-    yield linear_case(1, 40000, 512, "bfloat16", "small")  # enough outputs for nobody to share K
+    for rows in (1, 2):  # a few more outputs than SIMD-groups run at once; enough of them for nobody to share K
+        yield linear_case(rows, 40000, 512, "bfloat16", "small")
     yield linear_case(9, 100000, 256, "bfloat16", "small")
 
 
@@ -102,6 +103,7 @@ def _grouped() -> Iterator[Case]:
                 yield grouped_case(uneven, n, k, dtype, "small", transposed=transposed)
                 ends = tuple(8 * end for end in uneven)
                 yield grouped_case(ends, n, k, dtype, "small", transposed=transposed)
+        yield grouped_case((1, 1, 2, 4, 4, 5, 8, 8), 21, 4096, dtype, "small")  # SIMD-groups share K
         x, weight = Tensor(dtype, (8, 128)), Tensor(dtype, (8, 128, 64), (64 * 128, 1, 128), offset=1, fill="weights")
         ends = Tensor("int32", (8,), values=(1, 1, 2, 4, 4, 5, 6, 8))
         yield Case(f"grouped skewed weights {dtype}", "grouped_mm", "_grouped_mm", (x, weight, ends), "small")
