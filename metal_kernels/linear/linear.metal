@@ -162,16 +162,22 @@ struct Pieces {
   }
 };
 
-// The pieces that are multiplied have the next ones on their way. Every stride-th piece from `i` on.
+// The pieces that are multiplied have the next ones on their way. Every stride-th piece from `i` on, or the same ones from the last on;
+// stride is a power of two.
 template <typename T, int width, int outputs>
 inline void multiply_ahead(
-    device const T* x, thread const Rows<T, outputs>& weight, constant LinearLaunch& p, uint i, uint stride, uint pieces,
+    device const T* x, thread const Rows<T, outputs>& weight, constant LinearLaunch& p, uint i, uint stride, uint pieces, bool backwards,
     thread float* sums) {
   if (i >= pieces) {
     return;
   }
+  uint step = stride;
+  if (backwards) {
+    i += (pieces - 1 - i) & ~(stride - 1);
+    step = 0u - stride;
+  }
   Pieces<T, width, outputs> next = Pieces<T, width, outputs>::load(x, weight, p, i);
-  for (i += stride; i < pieces; i += stride) {
+  for (i += step; i < pieces; i += step) {  // backwards past 0: far past the end
     const Pieces<T, width, outputs> now = next;
     next = Pieces<T, width, outputs>::load(x, weight, p, i);
     now.multiply(sums);
@@ -180,6 +186,8 @@ inline void multiply_ahead(
 }
 
 // One row of x and `outputs` rows of the weight. A threadgroup has 4 or 8 SIMD-groups: small ones leave their place to others sooner.
+// Where rows are a power of two apart, what all threadgroups read at a time would lie in the same few channels of the memory: every
+// other one goes through K backwards.
 template <typename T, int width, int outputs>
 [[kernel]] void linear_row(
     device const T* x [[buffer(0)]],
@@ -198,13 +206,14 @@ template <typename T, int width, int outputs>
   const uint first = ((group * simdgroups + simdgroup) >> ctz(parts)) * outputs;
 
   const Rows<T, outputs> weight_rows(weight, first, uint(p.outputs), p.weight_row);
+  const bool backwards = group % 2 != 0 && (p.weight_row & (p.weight_row - 1)) == 0;
   float sums[outputs];
   LINEAR_UNROLL
   for (int n = 0; n < outputs; ++n) {
     sums[n] = 0.0f;
   }
   multiply_ahead<T, width, outputs>(
-      x, weight_rows, p, part * simd_width + lane, parts * simd_width, uint(p.length) / width, sums);
+      x, weight_rows, p, part * simd_width + lane, parts * simd_width, uint(p.length) / width, backwards, sums);
   LaneSums<outputs>::reduce(sums, lane);
   const uint index = lane / lanes_per_sum;
   const bool owner = lane % lanes_per_sum == 0;

@@ -99,6 +99,16 @@ def test_small_weights_share_the_length_among_simdgroups(lin):
             assert group == 8 or (rows == 1 and group == 4 and launch.header[-2] <= 4)
 
 
+def test_rows_a_power_of_two_apart(lin, launches):
+    """With one row of x, every other threadgroup goes through K backwards; all of it, shared or not."""
+    for dtype in lin.dtypes:
+        for outputs, stride in ((37, 8192), (6000, 256)):
+            weight = lin.random(outputs, stride, dtype=dtype)
+            for length in (stride, stride - 88, stride // 2 + 8, 8):
+                lin.check(lin.random(1, length, dtype=dtype), weight[:, :length], what=length)
+    assert all(record.kernel.endswith("_1x4") for record in launches)
+
+
 def test_gaps_between_rows_are_not_read(lin, launches):
     """Bytes that were never written: the device reports a kernel that reads them."""
     from softmetal import shader
