@@ -29,6 +29,7 @@ LONG_WHOLE = 8  # vectors that a thread may hold of a row of whole vectors of fo
 LOOPED_VECTORS = {1: 2, 2: 1}  # by number of inputs: vectors of each in flight where a row is read in a loop
 UNALIGNED = 512  # rows shorter than this that start inside vectors are read by elements: most would be at an end
 BUSY_ROWS = 512  # rows enough to keep a GPU busy with a small group each; with fewer, groups as large as the row allows
+SMALL_GROUP = 128  # threads; with fewer rows, one that so many can hold in two vectors each gets no more
 BUSY_THREADS = 2**17  # threads enough to do so: short rows are then shared by fewer lanes, which hold more of them,
 FEWEST_LANES = 8  # but not by fewer than read 128 adjacent bytes at once
 SPLIT_ROWS = 256  # fewer rows than this, if they do not fit into registers, are split over groups
@@ -233,7 +234,10 @@ def _held(problem: _Problem, vectors: bool, pieces: int, form: str | None) -> La
         return _held_by(problem, vectors, *(busy[-1] if busy else shared[0]), GROUP_THREADS)
     fitting = [count for count in counts if pieces <= count * MAX_ROW_THREADS]
     light = [count for count in fitting if count * problem.vector <= HELD_ELEMENTS]
-    count = (light or fitting[:1])[-1] if problem.count >= BUSY_ROWS else fitting[0]
+    if problem.count >= BUSY_ROWS:
+        count = (light or fitting[:1])[-1]
+    else:
+        count = 2 if pieces <= 2 * SMALL_GROUP else fitting[0]
     threads = -(-pieces // (count * SIMD)) * SIMD
     if form != "rows" and _is_whole(problem, vectors):
         return _held_by(problem, vectors, count, threads, threads, "whole")

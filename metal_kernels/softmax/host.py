@@ -179,11 +179,16 @@ def compute(
 
 
 def _launch(name: str, types: str, launch: Launch, inputs: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
-    arguments = (inputs[0], inputs[-1], [*launch.header], [*launch.dims])
+    arguments = [inputs[0], inputs[-1], [*launch.header]]
     size = {"threads": launch.groups * launch.group_size, "group_size": launch.group_size}
+    if not launch.form.startswith("whole"):
+        arguments.append([*launch.dims])
     if not launch.form.endswith("split"):
         LIBRARY.launch(f"{name}_{launch.form}_{types}_{launch.count}", *arguments, out, **size)
         return
+    if launch.form == "whole_split":
+        rows = launch.header[0]
+        size = {"threads": (size["threads"] // rows, rows), "group_size": (launch.group_size, 1)}
     # The state of a forward row is the same for softmax and its logarithm: maximum and sum. Backward it is a sum.
     forward = len(inputs) == 1
     states = torch.empty((launch.states, 2 if forward else 1), dtype=torch.float32, device=out.device)

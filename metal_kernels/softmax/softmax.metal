@@ -495,6 +495,23 @@ constexpr int vector_length() {
 
 #define SOFTMAX_ARGUMENTS SOFTMAX_INPUTS, device U* out [[buffer(4)]]
 
+// Of rows of whole vectors, which are one dimension. A split row's threadgroups are a grid of chunks by rows: what a group has
+// to do is known without a division.
+#define SOFTMAX_WHOLE_INPUTS                   \
+  device const T* a [[buffer(0)]],             \
+  device const T* b [[buffer(1)]],             \
+  constant SoftmaxLaunch& p [[buffer(2)]]
+
+#define SOFTMAX_WHOLE_ARGUMENTS SOFTMAX_WHOLE_INPUTS, device U* out [[buffer(3)]]
+
+#define SOFTMAX_CHUNK_POSITIONS                              \
+  uint2 group [[threadgroup_position_in_grid]],              \
+  uint2 grid [[threadgroups_per_grid]],                      \
+  uint2 group_size [[threads_per_threadgroup]],              \
+  uint thread_in_group [[thread_index_in_threadgroup]],      \
+  uint lane [[thread_index_in_simdgroup]],                   \
+  uint simdgroup [[simdgroup_index_in_threadgroup]]
+
 #define SOFTMAX_POSITIONS                                      \
   uint group [[threadgroup_position_in_grid]],                 \
   uint thread_in_group [[thread_position_in_threadgroup]],     \
@@ -613,7 +630,7 @@ struct Block {
 
 // A row each threadgroup.
 template <typename Op, typename T, typename U, int K>
-[[kernel, max_total_threads_per_threadgroup(1024)]] void softmax_whole(SOFTMAX_ARGUMENTS, SOFTMAX_POSITIONS) {
+[[kernel, max_total_threads_per_threadgroup(1024)]] void softmax_whole(SOFTMAX_WHOLE_ARGUMENTS, SOFTMAX_POSITIONS) {
   typedef Block<Op, T, U, K> Held;
   threadgroup typename Op::State shared[max_simdgroups];
   const uint first = thread_in_group * Held::V, step = group_threads * Held::V;
@@ -687,33 +704,29 @@ template <typename Op, typename T, typename U, int K>
 // As above, of the usual rows; a chunk is one block.
 template <typename Op, typename T, typename U, int K>
 [[kernel, max_total_threads_per_threadgroup(1024)]] void softmax_whole_partial(
-    SOFTMAX_INPUTS, device typename Op::State* states [[buffer(4)]], SOFTMAX_POSITIONS) {
+    SOFTMAX_WHOLE_INPUTS, device typename Op::State* states [[buffer(3)]], SOFTMAX_CHUNK_POSITIONS) {
   typedef Block<Op, T, U, K> Held;
   threadgroup typename Op::State shared[max_simdgroups];
-  const uint chunks = uint(p.chunks);
-  const uint row = group / chunks;
-  const uint first = ((group - row * chunks) * K * group_threads + thread_in_group) * Held::V;
+  const uint row = group.y;
+  const uint first = (group.x * K * group_size.x + thread_in_group) * Held::V, step = group_size.x * Held::V;
   Held held;
-  held.read(a + (p.a_offset + long(row) * p.row_a_stride), b + (p.b_offset + long(row) * p.row_b_stride), first,
-            group_threads * Held::V, uint(p.length));
+  held.read(a + (p.a_offset + long(row) * p.row_a_stride), b + (p.b_offset + long(row) * p.row_b_stride), first, step, uint(p.length));
   const typename Op::State mine = Op::template hold<K * Held::V>(held.x, held.y, simd_width);
-  const typename Op::State total = join_group<Op>(mine, shared, lane, simdgroup, group_threads / simd_width);
+  const typename Op::State total = join_group<Op>(mine, shared, lane, simdgroup, group_size.x / simd_width);
   if (thread_in_group == 0) {
-    states[group] = total;
+    states[row * grid.x + group.x] = total;
   }
 }
 
 template <typename Op, typename T, typename U, int K>
 [[kernel, max_total_threads_per_threadgroup(1024)]] void softmax_whole_apply(
-    SOFTMAX_ARGUMENTS, device const typename Op::State* states [[buffer(5)]], SOFTMAX_POSITIONS) {
+    SOFTMAX_WHOLE_ARGUMENTS, device const typename Op::State* states [[buffer(4)]], SOFTMAX_CHUNK_POSITIONS) {
   typedef Block<Op, T, U, K> Held;
-  const uint chunks = uint(p.chunks);
-  const uint row = group / chunks;
-  const uint first = ((group - row * chunks) * K * group_threads + thread_in_group) * Held::V;
-  const uint step = group_threads * Held::V;
+  const uint row = group.y;
+  const uint first = (group.x * K * group_size.x + thread_in_group) * Held::V, step = group_size.x * Held::V;
   Held held;
   held.read(a + (p.a_offset + long(row) * p.row_a_stride), b + (p.b_offset + long(row) * p.row_b_stride), first, step, uint(p.length));
-  const typename Op::Final f = Op::finish(Op::template join_all<max_chunks / simd_width>(states + row * chunks, chunks, lane));
+  const typename Op::Final f = Op::finish(Op::template join_all<max_chunks / simd_width>(states + row * grid.x, grid.x, lane));
   apply_state<Op, K * Held::V>(f, held.x, held.y);
   held.write(out + (p.out_offset + long(row) * p.row_out_stride), first, step, uint(p.length));
 }

@@ -56,6 +56,12 @@ def test_forms(geometry, sizes, dim, itemsize, form):
         assert launch.form == form
 
 
+def test_few_short_rows_take_small_groups_of_two_vectors_a_thread(geometry):
+    for length, threads, count in ((516, 96, 2), (1000, 128, 2), (1024, 128, 2), (1028, 288, 1)):
+        (launch,) = plan(geometry, (64, length), -1)
+        assert (launch.form, launch.group_size, launch.count) == ("whole", threads, count)
+
+
 def test_contiguous_rows_take_vectors_wherever_they_start(geometry):
     for length in (600, 1000, 4096, 4099):
         for skew in (0, 1, 3):
