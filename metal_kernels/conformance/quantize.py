@@ -139,7 +139,8 @@ def stochastic(x: torch.Tensor, random: torch.Tensor, dtype: torch.dtype) -> tup
     fraction = (steps + random.half() / 256).floor() / 2**mantissa_bits
     value = torch.where(subnormal, least * fraction, power * (1.0 + fraction)) * x.sign()
     most = torch.finfo(dtype).max
-    return (exactly(torch.where(x == 0, torch.zeros_like(x), value).clamp(-most, most).to(dtype).contiguous()),)
+    value = torch.where(x == 0, torch.zeros_like(x), value).clamp(-most, most)
+    return (exactly(value.masked_fill(value.isnan(), torch.nan).to(dtype).contiguous()),)  # its sign is the processor's
 
 
 OPERATIONS = (

@@ -181,7 +181,7 @@ def _cast_rows(
         width = 1
     line, lines, threads = grid(cols, rows, width)
     fast = {CODES[dtype]: f"_{str(dtype).removeprefix('torch.float8_')}" for dtype in MATRIX}
-    suffix = fast.get(code, "") if direction == "encode" and width > 1 else ""
+    suffix = fast.get(code, "") if width > 1 else ""
     LIBRARY.launch(
         f"fp8_{direction}_{width}_{wide}{suffix}", as_bytes(x), as_bytes(out), out if scale is None else scale,
         [cols, line, lines, code, scaling, saturates(), 0],

@@ -163,12 +163,13 @@ FP8_INLINE Four unpack(uint w) {
   return r;
 }
 
-inline uint nan_marks(uint w) { return (w & 0x7f7f7f7fu) + 0x01010101u; }  // top bit: the byte was 0x7f or 0xff
+// Is a byte's top bit set, one of the four is 0x7f or 0xff. Without such a byte, no sum carries into the next one.
+inline uint nan_marks(uint w) { return (w + 0x01010101u) ^ w; }
 
-// Is none of the four e4m3fn's NaN, or e5m2's infinity or NaN? Their halves are then the values, as above.
-inline bool plain(uint w, int format) {
-  const uint marks = format == e4m3fn ? nan_marks(w) : (w & 0x7f7f7f7fu) + 0x04040404u;
-  return format <= e5m2 && (marks & 0x80808080u) == 0;
+// Top bits: which of the four are e4m3fn's NaN, or e5m2's infinity or NaN. The halves of the others are the values, as above.
+template <int format>
+FP8_INLINE uint odd_ones(uint w) {
+  return (format == e4m3fn ? nan_marks(w) : (w & 0x7f7f7f7fu) + 0x04040404u) & 0x80808080u;
 }
 
 // ---- flat casts ---------------------------------------------------------------------------------------------------
@@ -241,7 +242,18 @@ struct Bytes {
   }
 };
 
-template <typename T, int count>
+// Four bytes of e4m3fn or e5m2 that are no NaN and no infinity, times `gain`: which is 256 times the scale for e4m3fn, see Four.
+template <typename T, int format>
+FP8_INLINE void decode_usual(uint word, float gain, thread typename Wide<T>::bits_t* b) {
+  const Four four = unpack<format>(word);
+  b[0] = Wide<T>::round(float(four.even.x) * gain);
+  b[1] = Wide<T>::round(float(four.odd.x) * gain);
+  b[2] = Wide<T>::round(float(four.even.y) * gain);
+  b[3] = Wide<T>::round(float(four.odd.y) * gain);
+}
+
+// format: e4m3fn or e5m2; -1 for any, value by value.
+template <typename T, int count, int format>
 [[kernel]] void fp8_decode_wide(
     device const uchar* in [[buffer(0)]],
     device uint4* out [[buffer(1)]],
@@ -256,34 +268,36 @@ template <typename T, int count>
   }
   const Bytes<count> v = Bytes<count>::load(in + first);
   const float scale = scale_for(p, scales, row);
-  const int format = int(p.format);
-  const float gain = format == e4m3fn ? scale * 256.0f : scale;
-  uint4 w[count / lanes];
+  uint odd = 0;
   FP8_UNROLL
-  for (int j = 0; j < count; j += 4) {
-    bits_t b[4];
-    if (plain(v.word[j / 4], format)) {
-      const Four four = format == e5m2 ? unpack<e5m2>(v.word[j / 4]) : unpack<e4m3fn>(v.word[j / 4]);
-      b[0] = Wide<T>::round(float(four.even.x) * gain);
-      b[1] = Wide<T>::round(float(four.odd.x) * gain);
-      b[2] = Wide<T>::round(float(four.even.y) * gain);
-      b[3] = Wide<T>::round(float(four.odd.y) * gain);
-    } else {
-      FP8_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        b[i] = decode_one<T>((v.word[j / 4] >> (8 * i)) & 0xffu, p, scale);
-      }
+  for (int j = 0; j < count / 4; ++j) {
+    odd |= odd_ones<format>(v.word[j]);
+  }
+  bits_t b[count];
+  if (format >= 0 && odd == 0) {
+    const float gain = format == e4m3fn ? scale * 256.0f : scale;
+    FP8_UNROLL
+    for (int j = 0; j < count; j += 4) {
+      decode_usual<T, format>(v.word[j / 4], gain, b + j);
     }
-    if (lanes == 4) {
-      w[j / lanes] = uint4(b[0], b[1], b[2], b[3]);
-    } else {
-      w[j / lanes][(j % lanes) / 2] = uint(b[0]) | uint(b[1]) << 16;
-      w[j / lanes][(j % lanes) / 2 + 1] = uint(b[2]) | uint(b[3]) << 16;
+  } else {
+    FP8_UNROLL
+    for (int j = 0; j < count; ++j) {
+      b[j] = decode_one<T>((v.word[j / 4] >> (8 * (j % 4))) & 0xffu, p, scale);
     }
   }
   FP8_UNROLL
-  for (int j = 0; j < count / lanes; ++j) {
-    out[first / lanes + j] = w[j];
+  for (int j = 0; j < count; j += lanes) {
+    uint4 w;
+    if (lanes == 4) {
+      w = uint4(b[j], b[j + 1], b[j + 2], b[j + 3]);
+    } else {
+      FP8_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        w[i] = uint(b[j + 2 * i]) | uint(b[j + 2 * i + 1]) << 16;
+      }
+    }
+    out[ulong(first + j) / lanes] = w;
   }
 }
 
@@ -358,20 +372,23 @@ struct Pairs<bfloat> {
   static Halves product(uint first, uint second, float factor) { return of(scaled(first, factor), scaled(second, factor)); }
 };
 
-// The format's bytes of two halves below `limit`, in the upper bytes of the word's halves; the lower ones are zero. Adding a number
-// whose last place is the format's for this value, and taking it off again, rounds to nearest even; what is left has, 256 times
-// smaller, e4m3fn's bits (see Four). A half's own upper byte is e5m2. `most`: bits of what greater ones become.
+// The larger and the smaller of two halves each, none of them negative: they order as their bits do.
+FP8_INLINE uint larger(uint a, uint b) { return as_type<uint>(max(as_type<ushort2>(a), as_type<ushort2>(b))); }
+FP8_INLINE uint smaller(uint a, uint b) { return as_type<uint>(min(as_type<ushort2>(a), as_type<ushort2>(b))); }
+
+// The format's bytes of two halves of no NaN, in the upper bytes of the word's halves; the lower ones are zero. Adding a number whose
+// last place is the format's for this value, and taking it off again, rounds to nearest even; what is left has, 256 times smaller,
+// e4m3fn's bits (see Four). A half's own upper byte is e5m2. `most`: bits of what greater ones become.
 template <int format>
 FP8_INLINE uint pack_halves(uint w, uint most) {
   const uint sign = w & 0x80008000u;
-  const half2 magnitude = min(as_type<half2>(w & 0x7fff7fffu), as_type<half2>(most));
-  const uint bits = as_type<uint>(magnitude);
+  const uint bits = smaller(w & 0x7fff7fffu, most);
   if (format == e5m2) {
     return ((bits + 0x007f007fu + ((bits >> 8) & 0x00010001u)) & 0x7f007f00u) | sign;
   }
-  const half2 power = max(as_type<half2>(bits & 0x7c007c00u), as_type<half2>(0x24002400u));  // at least the smallest normal's
-  const half2 large = as_type<half2>(as_type<uint>(power) + 0x1c001c00u);
-  const half2 rounded = ((magnitude + large) - large) * half2(1.0h / 256.0h);
+  const uint power = larger(bits & 0x7c007c00u, 0x24002400u);  // at least the smallest normal's
+  const half2 large = as_type<half2>(power + 0x1c001c00u);
+  const half2 rounded = ((as_type<half2>(bits) + large) - large) * half2(1.0h / 256.0h);
   return (as_type<uint>(rounded) << 1) | sign;
 }
 template <int format>
@@ -420,6 +437,52 @@ FP8_INLINE void load_wide(thread const uint4* in, thread float* v) {
   }
 }
 
+// The bytes of `count` values, in pieces of 16 bytes, into `words`; or false, if one of them is not usual: a NaN, an infinity, or without
+// a scale beyond the range.
+template <typename T, int count, int format, bool scaled>
+FP8_INLINE bool encode_usual(thread const uint4* w, float reciprocal, thread uint* words) {
+  constexpr int lanes = 16 / sizeof(T);
+  if (sizeof(T) == 2) {
+    Halves h[count / 4];
+    // Added to a half's magnitude, sets its top bit from the first value on that is not usual: 464 for e4m3fn without a scale, else
+    // infinity.
+    constexpr uint past = scaled || format == e5m2 ? 0x04000400u : 0x20c020c0u;
+    constexpr uint most = format == e4m3fn ? 0x5f005f00u : scaled ? 0x7b007b00u : 0x7bff7bffu;
+    uint marks = 0;
+    FP8_UNROLL
+    for (int i = 0; i < count / 4; ++i) {
+      const uint low = w[4 * i / lanes][2 * i % 4], high = w[4 * i / lanes][2 * i % 4 + 1];
+      h[i] = scaled ? Pairs<T>::product(low, high, reciprocal) : Pairs<T>::of(low, high);
+      marks |= ((h[i].even & 0x7fff7fffu) + past) | ((h[i].odd & 0x7fff7fffu) + past);
+    }
+    FP8_UNROLL
+    for (int i = 0; i < count / 4; ++i) {
+      words[i] = pack_halves<format>(h[i], most);
+    }
+    return (marks & 0x80008000u) == 0;
+  }
+  float v[count];
+  load_wide<T, count>(w, v);
+  constexpr float most = format == e5m2 ? 57344.0f : 448.0f;
+  float mark = 0.0f, largest = 0.0f;  // mark: NaN if any value is NaN or infinite
+  FP8_UNROLL
+  for (int i = 0; i < count; ++i) {
+    if (scaled) {
+      v[i] = float(T(v[i] * reciprocal));
+      mark = fma(v[i], 0.0f, mark);
+      v[i] = clamp(v[i], -most, most);
+    } else {
+      mark = fma(v[i], 0.0f, mark);
+      largest = max(largest, fabs(v[i]));
+    }
+  }
+  FP8_UNROLL
+  for (int i = 0; i < count / 4; ++i) {
+    words[i] = pack<format>(v + 4 * i);
+  }
+  return mark == 0.0f && largest < (format == e5m2 ? 65536.0f : 464.0f);
+}
+
 // format: e4m3fn or e5m2; -1 for any, value by value.
 template <typename T, int count, int format>
 [[kernel]] void fp8_encode_wide(
@@ -434,57 +497,20 @@ template <typename T, int count, int format>
   if (!locate<count>(p, position, first, row)) {
     return;
   }
+  device const uint4* vectors = in + ulong(first) / lanes;
   uint4 w[count / lanes];
   FP8_UNROLL
   for (int j = 0; j < count / lanes; ++j) {
-    w[j] = in[first / lanes + j];
+    w[j] = vectors[j];
   }
-  const float reciprocal = reciprocal_for<T>(p, scales, row);
-  const bool scaled = p.scaling != 0;
   Bytes<count> b;
   bool usual = false;
-  if (format >= 0 && sizeof(T) == 2) {
-    Halves h[count / 4];
-    // Added to a half's magnitude, sets its top bit from the first value on that is not usual: 464 for e4m3fn without a scale, else
-    // infinity.
-    const uint past = scaled || format == e5m2 ? 0x04000400u : 0x20c020c0u;
-    uint marks = 0;
-    FP8_UNROLL
-    for (int i = 0; i < count / 4; ++i) {
-      const uint low = w[4 * i / lanes][2 * i % 4], high = w[4 * i / lanes][2 * i % 4 + 1];
-      h[i] = scaled ? Pairs<T>::product(low, high, reciprocal) : Pairs<T>::of(low, high);
-      marks |= ((h[i].even & 0x7fff7fffu) + past) | ((h[i].odd & 0x7fff7fffu) + past);
-    }
-    usual = (marks & 0x80008000u) == 0;
-    if (usual) {
-      FP8_UNROLL
-      for (int i = 0; i < count / 4; ++i) {
-        b.word[i] = pack_halves<format>(h[i], format == e4m3fn ? 0x5f005f00u : scaled ? 0x7b007b00u : 0x7bff7bffu);
-      }
-    }
-  } else if (format >= 0) {
-    float v[count];
-    load_wide<T, count>(w, v);
-    constexpr float most = format == e5m2 ? 57344.0f : 448.0f;
-    float mark = 0.0f, largest = 0.0f;  // mark: NaN if any value is NaN or infinite
-    FP8_UNROLL
-    for (int i = 0; i < count; ++i) {
-      if (scaled) {
-        v[i] = float(T(v[i] * reciprocal));
-        mark = fma(v[i], 0.0f, mark);
-        v[i] = clamp(v[i], -most, most);
-      } else {
-        mark = fma(v[i], 0.0f, mark);
-        largest = max(largest, fabs(v[i]));
-      }
-    }
-    usual = mark == 0.0f && largest < (format == e5m2 ? 65536.0f : 464.0f);
-    if (usual) {
-      FP8_UNROLL
-      for (int i = 0; i < count / 4; ++i) {
-        b.word[i] = pack<format>(v + 4 * i);
-      }
-    }
+  float reciprocal = 1.0f;
+  if (p.scaling != 0) {
+    reciprocal = reciprocal_for<T>(p, scales, row);
+    usual = format >= 0 && encode_usual<T, count, format, true>(w, reciprocal, b.word);
+  } else {
+    usual = format >= 0 && encode_usual<T, count, format, false>(w, reciprocal, b.word);
   }
   if (!usual) {
     FP8_UNROLL
@@ -493,7 +519,7 @@ template <typename T, int count, int format>
     }
     FP8_UNROLL
     for (int j = 0; j < count / lanes; ++j) {
-      const uint4 again = in[first / lanes + j];  // by their bits: a NaN keeps its sign
+      const uint4 again = vectors[j];  // by their bits: a NaN keeps its sign
       FP8_UNROLL
       for (int i = 0; i < lanes; ++i) {
         const uint word = again[i * 4 / lanes];
@@ -678,7 +704,11 @@ template <typename T>
   const float mantissa = in_half(floor(scaled) / steps);
   float value = exponent == 0 ? in_half(power_of_two(1 - bias) * mantissa) : in_half(unit * in_half(1.0f + mantissa));
   const float most = p.format == e5m2 ? 57344.0f : 448.0f;
-  value = isnan(value) ? value : clamp((h & 0x8000u) != 0 ? -value : value, -most, most);
+  if (isnan(value)) {  // of an infinity for e5m2, with the sign that the device gives a NaN
+    out[i] = 0x7f;
+    return;
+  }
+  value = clamp((h & 0x8000u) != 0 ? -value : value, -most, most);
   out[i] = uchar(encode_bits(as_type<uint>(value), int(p.format), p.saturate != 0));
 }
 
@@ -752,7 +782,7 @@ template <typename T>
   const float half_or_one = exponent == 0 ? 0.5f : 1.0f;
   for (int i = 0; i < 32; ++i) {
     const float value = as_type<float>(decode_bits(in[first + i], int(format))) * half_or_one * scale;
-    out[first + i] = Wide<T>::from_float(as_type<uint>(value));
+    out[first + i] = Wide<T>::from_float(isnan(value) ? 0x7fc00000u : as_type<uint>(value));  // devices' NaNs differ
   }
 }
 
@@ -1338,24 +1368,20 @@ INSTANTIATE_FP8_TYPES(fp8_dequantize_mx)
 INSTANTIATE_FP8_TYPES(fp8_dequantize_nv)
 INSTANTIATE_FP8_TYPES(fp8_gemv_1)
 
-// The name has the values of a thread: cast.py's WIDTHS.
-#define INSTANTIATE_DECODE(T, count)                                                     \
-  template [[host_name("fp8_decode_" #count "_" #T)]] [[kernel]] decltype(                \
-      fp8_decode_wide<T, count>) fp8_decode_wide<T, count>;
-INSTANTIATE_DECODE(float, 4)
-INSTANTIATE_DECODE(half, 16)
-INSTANTIATE_DECODE(bfloat, 16)
-
-#define INSTANTIATE_ENCODE_TO(T, count, name, format)                                     \
-  template [[host_name("fp8_encode_" #count "_" #T name)]] [[kernel]] decltype(           \
-      fp8_encode_wide<T, count, format>) fp8_encode_wide<T, count, format>;
-#define INSTANTIATE_ENCODE(T, count)                  \
-  INSTANTIATE_ENCODE_TO(T, count, "", -1)             \
-  INSTANTIATE_ENCODE_TO(T, count, "_e4m3fn", e4m3fn)  \
-  INSTANTIATE_ENCODE_TO(T, count, "_e5m2", e5m2)
-INSTANTIATE_ENCODE(float, 8)
-INSTANTIATE_ENCODE(half, 16)
-INSTANTIATE_ENCODE(bfloat, 16)
+// The name has the values of a thread, cast.py's WIDTHS, and the format: none for any.
+#define INSTANTIATE_CAST_OF(kernel_name, T, count, name, format)                               \
+  template [[host_name("fp8_" #kernel_name "_" #count "_" #T name)]] [[kernel]] decltype(      \
+      fp8_##kernel_name##_wide<T, count, format>) fp8_##kernel_name##_wide<T, count, format>;
+#define INSTANTIATE_CAST(kernel_name, T, count)                   \
+  INSTANTIATE_CAST_OF(kernel_name, T, count, "", -1)              \
+  INSTANTIATE_CAST_OF(kernel_name, T, count, "_e4m3fn", e4m3fn)   \
+  INSTANTIATE_CAST_OF(kernel_name, T, count, "_e5m2", e5m2)
+INSTANTIATE_CAST(decode, float, 4)
+INSTANTIATE_CAST(decode, half, 16)
+INSTANTIATE_CAST(decode, bfloat, 16)
+INSTANTIATE_CAST(encode, float, 8)
+INSTANTIATE_CAST(encode, half, 16)
+INSTANTIATE_CAST(encode, bfloat, 16)
 
 // The name has the chunk, the batch and the rows of the weight.
 #define INSTANTIATE_GEMV(chunk, rows_each, batch, flight, T)                            \

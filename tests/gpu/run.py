@@ -211,7 +211,7 @@ def _run(options) -> int:
         if "check" in do:
             result["check"] = []
             judged = [c for c in cases if "conformance" not in c or comparable(table, c, plan.data)]
-            result["set aside"] = len(cases) - len(judged)  # replay.CASTS_BEYOND_RANGE
+            result["set aside"] = len(cases) - len(judged)  # replay.casts_beyond_range
             check_all(judged, functions, driver, deadline, result["check"], table=table)
             result["skipped"] = len(judged) - len(result["check"])
     except Exception:
