@@ -822,7 +822,7 @@ struct GemvLaunch {
   long cols;          // K
   long row_stride;    // of the weight, in bytes
   long batch;         // M: the template's, or up to half of it less
-  long split;         // 1, 2, 4 or 8
+  long split;         // a power of two, up to the SIMD-groups of a threadgroup
   long format;        // e4m3fn or e5m2 in the wide forms, any in fp8_gemv_1
   long scaling;       // 0 none, 1 of the tensor, 2 of the row
   long x_scaling;     // the same for x
@@ -830,7 +830,7 @@ struct GemvLaunch {
   long out_type;      // 0 float, 1 half, 2 bfloat: of the result and of the bias
 };
 
-constant constexpr uint gemv_simdgroups = 8;
+constant constexpr uint gemv_simdgroups = 4;  // of a threadgroup: a small one ends without waiting for many
 
 inline float load_as(device const uchar* p, long i, long type) {
   return type == 0   ? reinterpret_cast<device const float*>(p)[i]
@@ -848,18 +848,20 @@ inline void store_as(device uchar* p, long i, long type, float v) {
   }
 }
 
-// What a sum over a row becomes in the result.
-inline float finish(
-    float sum, constant GemvLaunch& p, long m, long n, device const float* scales, device const float* x_scales,
-    device const uchar* bias) {
-  if (p.scaling != 0) {
-    sum *= scales[p.scaling == 1 ? 0 : n];
+// What a sum over a row becomes in the result: read before the sum is made, so that nothing is waited for afterwards.
+struct Ending {
+  float scale;
+  float bias;
+
+  static Ending load(
+      constant GemvLaunch& p, long m, long n, device const float* scales, device const float* x_scales, device const uchar* bias) {
+    const float scale = p.scaling == 0 ? 1.0f : scales[p.scaling == 1 ? 0 : n];
+    const float x_scale = p.x_scaling == 0 ? 1.0f : x_scales[p.x_scaling == 1 ? 0 : m];
+    const float both = scale * x_scale;
+    return {both, p.has_bias == 0 ? 0.0f : load_as(bias, n, p.out_type)};
   }
-  if (p.x_scaling != 0) {
-    sum *= x_scales[p.x_scaling == 1 ? 0 : m];
-  }
-  return p.has_bias != 0 ? sum + load_as(bias, n, p.out_type) : sum;
-}
+  float of(float sum) const { return sum * scale + bias; }
+};
 
 FP8_INLINE void widen(uint4 v, thread float* x, float) {
   x[0] = as_type<float>(v.x);
@@ -1087,6 +1089,13 @@ template <typename T, int chunk, int rows_each, int batch, int flight>
     marks[r] = 0;
     rows[r] = weight + min(first + r, p.rows - 1) * p.row_stride;  // past the last row: read it again, and drop the sum
   }
+  // What lane i writes: row i / batch of the weight, row i % batch of x.
+  const long n = first + long(lane) / batch, m = long(lane) % batch;
+  const bool writes = part == 0 && lane < rows_each * batch && n < p.rows && m < p.batch;
+  Ending ending = {1.0f, 0.0f};
+  if (writes) {
+    ending = Ending::load(p, m, n, scales, x_scales, bias);
+  }
   const long step = long(split) * 32 * chunk;
   const long k = (long(part) * 32 + lane) * chunk;
   const bool is_e5m2 = p.format == e5m2;
@@ -1096,6 +1105,7 @@ template <typename T, int chunk, int rows_each, int batch, int flight>
     take<T, chunk, e4m3fn, rows_each, batch, flight>(rows, x, k, step, p, sums, marks);
   }
 
+  static_assert(rows_each * batch <= 32, "a lane writes one value at most");
   FP8_UNROLL
   for (int r = 0; r < rows_each; ++r) {
     const bool nan = !is_e5m2 && (simd_or(marks[r]) & 0x80808080u) != 0;
@@ -1108,18 +1118,15 @@ template <typename T, int chunk, int rows_each, int batch, int flight>
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (part == 0) {
-    for (int i = int(lane); i < rows_each * batch; i += 32) {
-      const long n = first + i / batch;
-      const long m = i % batch;
-      if (n < p.rows && m < p.batch) {
-        float sum = parts[simdgroup][i];
-        for (uint s = 1; s < split; ++s) {
-          sum += parts[simdgroup + s][i];
-        }
-        store_as(out, m * p.rows + n, p.out_type, finish(sum, p, m, n, scales, x_scales, bias));
+  if (writes) {
+    float sum = parts[simdgroup][lane];
+    FP8_UNROLL
+    for (uint s = 1; s < gemv_simdgroups; ++s) {
+      if (s < split) {
+        sum += parts[simdgroup + s][lane];
       }
     }
+    store_as(out, m * p.rows + n, p.out_type, ending.of(sum));
   }
 }
 
@@ -1159,13 +1166,14 @@ template <typename T>
   for (int m = 0; m < 16; ++m) {
     const float sum = simd_sum(sums[m]);
     if (lane == 0 && m < p.batch) {
-      store_as(out, m * p.rows + n, p.out_type, finish(sum, p, m, n, scales, x_scales, bias));
+      store_as(out, m * p.rows + n, p.out_type, Ending::load(p, m, n, scales, x_scales, bias).of(sum));
     }
   }
 }
 
 // ---- x times an FP8 weight, in 8 x 8 matrices --------------------------------------------------------------------
 
+constant constexpr uint matrix_simdgroups = 8;            // of a threadgroup
 constant constexpr int matrix_length = 32;                // along K, that a SIMD-group multiplies at once
 constant constexpr int matrix_line = matrix_length + 8;   // of threadgroup memory: a vector's gap keeps its banks apart
 
@@ -1287,11 +1295,11 @@ template <typename T, int row_tiles, int output_tiles, int flight>
     uint lane [[thread_index_in_simdgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]]) {
   constexpr int outputs = 8 * output_tiles;
-  threadgroup uint4 memory[gemv_simdgroups][(row_tiles + output_tiles) * matrix_line];  // 8 lines, of matrix_line / 8 vectors each
-  threadgroup float nans[gemv_simdgroups][outputs];
+  threadgroup uint4 memory[matrix_simdgroups][(row_tiles + output_tiles) * matrix_line];  // 8 lines, of matrix_line / 8 vectors each
+  threadgroup float nans[matrix_simdgroups][outputs];
   const uint split = uint(p.split);
   const uint part = simdgroup & (split - 1);
-  const long first = (long(group) * (gemv_simdgroups >> ctz(split)) + (simdgroup >> ctz(split))) * outputs;
+  const long first = (long(group) * (matrix_simdgroups >> ctz(split)) + (simdgroup >> ctz(split))) * outputs;
   const long line = lane / 4;
 
   simdgroup_matrix<float, 8, 8> sums[output_tiles * row_tiles];
@@ -1345,7 +1353,7 @@ template <typename T, int row_tiles, int output_tiles, int flight>
     }
     if (first + n < p.rows) {
       sum *= is_e5m2 ? 1.0f : 256.0f;
-      store_as(out, m * p.rows + first + n, p.out_type, finish(sum, p, m, first + n, scales, x_scales, bias));
+      store_as(out, m * p.rows + first + n, p.out_type, Ending::load(p, m, first + n, scales, x_scales, bias).of(sum));
     }
   }
 }

@@ -16,17 +16,18 @@ from .formats import CODES, FP8, LIBRARY, MATRIX, SCALE_NONE, SCALE_ROW, SCALE_T
 MAX_ROWS = 16  # of x, for the fused GEMV
 MAX_SCRATCH = 64 * 2**20  # bytes of decoded weight at a time
 EVEN_ROWS = 256  # a block has a multiple of so many: rows of the product that begin anywhere are slow to write
-SIMDGROUPS = 8  # fp8.metal: gemv_simdgroups
-# fp8.metal's instantiations of fp8_gemv: chunk -> rows of x -> rows of the weight that a SIMD-group holds. Measured on
-# an H200 (through NVPTX) among 1, 2 and 4 rows, 1, 2 and 4 chunks in flight; registers hold no more than 32 sums.
-TILES = {16: {1: 2, 2: 4, 4: 4, 8: 4, 16: 2}, 4: {1: 2, 16: 2}}
-LONG_ROWS, LONG_TILE = 8192, 4  # so many rows of the weight are enough for one row of x to hold four of them
-# Several SIMD-groups share the rows of a weight of fewer rows than this, each with two chunks of them or more: too few
-# in flight do not hide the memory's latency. Measured as above.
-MANY_ROWS = 8192
+SIMDGROUPS = 4  # fp8.metal: gemv_simdgroups
+# fp8.metal's instantiations of fp8_gemv: chunk -> rows of x -> rows of the weight that a SIMD-group may hold ->
+# SIMD-groups that an H200 runs at once, for those sums' registers. Measured there (through NVPTX) among 1, 2 and 4 rows,
+# 1, 2 and 4 chunks in flight; registers hold no more than 32 sums.
+TILES = {
+    16: {1: {4: 3168, 2: 4224}, 2: {4: 2112}, 4: {4: 2112}, 8: {4: 1056}, 16: {2: 1056}},
+    4: {1: {2: 4224}, 16: {2: 1056}},
+}
 # Rows of x and of the weight from which on 8 x 8 matrices multiply them: up to 8 of x, and more.
 MATRIX_LEAST = {5: 2048, 9: 512}
 MATRIX_OUTPUTS = 32  # fp8.metal: rows of the weight that a SIMD-group takes there
+MATRIX_SIMDGROUPS = 8  # fp8.metal: matrix_simdgroups
 MATRIX_MANY = 3168  # SIMD-groups, while there are fewer of which several share the rows
 
 _OUT_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -130,22 +131,19 @@ def gemv(
     x = _aligned(x)
     for first, block in _unit_stride_blocks(weight):
         chunk = _chunk(block, x)
-        rows = block.shape[0]
+        rows, simdgroups = block.shape[0], SIMDGROUPS
         header = [rows, cols, block.stride(0), batch, 1, CODES[weight.dtype], _scaling(scale), _scaling(x_scale),
                   bias is not None, _OUT_TYPES[out.dtype]]  # fmt: skip
         if chunk == 1:
-            kernel, groups = f"fp8_gemv_1_{WIDE[x.dtype]}", -(-rows // SIMDGROUPS)
+            kernel, groups = f"fp8_gemv_1_{WIDE[x.dtype]}", -(-rows // simdgroups)
         elif chunk == 16 and x.dtype is not torch.float32 and _takes_matrices(batch, rows):
-            header[4] = split = _matrix_split(rows, cols)
+            simdgroups, header[4] = MATRIX_SIMDGROUPS, _matrix_split(rows, cols)
             kernel = f"fp8_matrices_{8 if batch <= 8 else 16}_{WIDE[x.dtype]}"
-            groups = -(-rows // (MATRIX_OUTPUTS * SIMDGROUPS // split))
+            groups = -(-rows // (MATRIX_OUTPUTS * simdgroups // header[4]))
         else:
-            header[4] = split = _split(rows, cols, chunk)
-            tile, rows_each = next((m, r) for m, r in TILES[chunk].items() if m >= batch)
-            if chunk == 16 and tile == 1 and rows >= LONG_ROWS:
-                rows_each = LONG_TILE
+            tile, rows_each, header[4] = gemv_form(batch, rows, cols, chunk)
             kernel = f"fp8_gemv_{chunk}_{tile}x{rows_each}_{WIDE[x.dtype]}"
-            groups = -(-rows // (rows_each * SIMDGROUPS // split))
+            groups = -(-rows // (rows_each * simdgroups // header[4]))
         whole = rows == weight.shape[0]
         part = out if whole else out.new_empty(batch, rows)
         end = first + rows
@@ -153,7 +151,7 @@ def gemv(
             kernel, as_bytes(block), x, part,
             _or_dummy(scale if _scaling(scale) != SCALE_ROW else scale[first:end], part), _or_dummy(x_scale, part),
             _or_dummy(bias if bias is None else bias[first:end].contiguous(), part), header,
-            threads=groups * SIMDGROUPS * 32, group_size=SIMDGROUPS * 32,
+            threads=groups * simdgroups * 32, group_size=simdgroups * 32,
         )  # fmt: skip
         if not whole:
             out[:, first:end].copy_(part)
@@ -221,11 +219,21 @@ def _aligned(x: torch.Tensor) -> torch.Tensor:
     return x.clone(memory_format=torch.contiguous_format) if skewed else x.contiguous()
 
 
-def _split(rows: int, cols: int, chunk: int) -> int:
+def gemv_form(batch: int, rows: int, cols: int, chunk: int) -> tuple[int, int, int]:
+    """(rows of x, rows of the weight in a SIMD-group, SIMD-groups that share them) of fp8_gemv's kernel."""
+    tile, forms = next((m, forms) for m, forms in TILES[chunk].items() if m >= batch)
+    found = [(each, *_split(-(-rows // each), cols, chunk, most)) for each, most in forms.items()]
+    rows_each, split, _ = max(found, key=lambda form: form[2])
+    return tile, rows_each, split
+
+
+def _split(tiles: int, cols: int, chunk: int, most: int) -> tuple[int, float]:
+    """How many SIMD-groups share the rows of each of `tiles`, and how busy they keep a GPU that runs `most` of them at
+    once: too few do not hide the memory's latency, and the last ones of too many run alone. Each has two chunks."""
     split = 1
-    while split < SIMDGROUPS and rows * split < MANY_ROWS and cols >= 4 * split * 32 * chunk:
+    while split < SIMDGROUPS and tiles * 2 * split <= most and cols >= 4 * split * 32 * chunk:
         split *= 2
-    return split
+    return split, tiles * split / (-(-tiles * split // most) * most)
 
 
 def _takes_matrices(batch: int, rows: int) -> bool:
@@ -234,7 +242,7 @@ def _takes_matrices(batch: int, rows: int) -> bool:
 
 def _matrix_split(rows: int, cols: int) -> int:
     split = 1
-    while split < SIMDGROUPS and rows * 2 * split <= MATRIX_MANY * MATRIX_OUTPUTS and cols >= 2 * split * 64:
+    while split < MATRIX_SIMDGROUPS and rows * 2 * split <= MATRIX_MANY * MATRIX_OUTPUTS and cols >= 2 * split * 64:
         split *= 2
     return split
 
