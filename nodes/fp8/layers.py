@@ -113,16 +113,18 @@ def _implied(header, mapped, entry, scale, scaled, markers):
         if scale is not None and entry.code in WIDE and _values(mapped, scale) != [1.0]:
             raise Unfamiliar(f"{where} is {NAMES[entry.code]} and has a scale ({scale}): what it means is unknown.")
         return None
-    if len(entry.shape) != 2:
-        if scale is not None:
-            raise _no_matrix(where, entry)
-        return None
+    if len(entry.shape) != 2 and scale is not None:
+        raise _no_matrix(where, entry)
+    if len(entry.shape) < 2:
+        return None  # a norm's
     if scale is None and scaled:
         if entry.name.removesuffix(".weight").endswith(EMBEDDINGS):
             return None
         raise ModelFileError(
             f"{where} is {NAMES[entry.code]} and its scale is missing, while other weights of the file have one."
         )
+    if len(entry.shape) != 2:
+        return None
     config = {"format": FP8[entry.code]}
     # A marker of two elements: the model was made for products in full precision.
     marker = next((markers[prefix] for prefix in sorted(markers, key=len, reverse=True)

@@ -49,6 +49,9 @@ DAMAGES = {
     "convolution": (lambda folder, layer: changed({f"{layer}.more.weight": torch.zeros(4, 4, 3, 3).to(E4M3),
                                                    f"{layer}.more.weight_scale": torch.tensor(0.5)})(folder),
                     "{layer}.more.weight is float8_e4m3fn with a scale and has 4 dimensions, (4, 4, 3, 3)"),
+    "unscaled convolution": (
+        lambda folder, layer: changed({f"{layer}.more.weight": torch.zeros(4, 4, 3, 3).to(E4M3)})(folder),
+        "{layer}.more.weight is float8_e4m3fn and its scale is missing, while other weights of the file have one"),
 }
 LOADERS = [("default", "diffusion_models", LAYER), ("ours", "diffusion_models", LAYER),
            ("checkpoint", "checkpoints", f"model.diffusion_model.{LAYER}"),
@@ -131,22 +134,29 @@ def test_names_and_choices_that_the_lists_do_not_offer(small_mac, graph):
     assert problems and all(problem["type"] == "value_not_in_list" for problem in problems)
 
 
-@pytest.mark.parametrize("class_type, field, says", [
-    ("MetalFP8LoadDiffusionModel", "model_name",
-     "'../vae/flux_vae.safetensors' is no file of the models folder diffusion_models"),
-    ("UNETLoader", "unet_name", "with filename '../vae/flux_vae.safetensors' not found"),
-    ("CheckpointLoaderSimple", "ckpt_name", "with filename '../vae/flux_vae.safetensors' not found"),
-    ("CLIPLoader", "clip_name", "with filename '../vae/flux_vae.safetensors' not found"),
-], ids=["ours", "UNETLoader", "CheckpointLoaderSimple", "CLIPLoader"])
-def test_a_name_that_comes_by_a_link(small_mac, class_type, field, says):
+@pytest.mark.parametrize("class_type, field, more, says", [
+    ("MetalFP8LoadDiffusionModel", "model_name", {}, "is no file of the models folder diffusion_models"),
+    ("MetalFP8LoadCheckpoint", "ckpt_name", {}, "is no file of the models folder checkpoints"),
+    ("MetalFP8LoadCLIP", "clip_name", {"type": "sd3"}, "is no file of the models folder text_encoders"),
+    ("MetalFP8LoadCLIP", "clip_name3", {"type": "sd3", "clip_name": "there.safetensors"},
+     "is no file of the models folder text_encoders"),
+    ("UNETLoader", "unet_name", {"weight_dtype": "default"}, "not found"),
+    ("CheckpointLoaderSimple", "ckpt_name", {}, "not found"),
+    ("CLIPLoader", "clip_name", {"type": "sd3"}, "not found"),
+    ("DualCLIPLoader", "clip_name2", {"type": "sd3", "clip_name1": "there.safetensors"}, "not found"),
+], ids=["our model", "our checkpoint", "our clip", "our third clip", "UNETLoader", "CheckpointLoaderSimple",
+        "CLIPLoader", "DualCLIPLoader"])  # fmt: skip
+@pytest.mark.parametrize("outside", ["../vae/flux_vae.safetensors", "/etc/hosts"], ids=["beside", "absolute"])
+def test_a_name_that_comes_by_a_link(small_mac, class_type, field, more, says, outside):
     """ComfyUI checks no linked value against the list: the nodes do."""
-    more = {"weight_dtype": "default"} if class_type == "UNETLoader" else {}
-    more |= {"type": "sd3"} if class_type == "CLIPLoader" else {}
-    graph = {"name": node("TestText", text="../vae/flux_vae.safetensors"),
-             "model": node(class_type, **{field: ("name", 0)}, **more),
-             "show": node("TestShow", value=("model", 0))}
-    message, _ = failure(small_mac, graph)
-    assert says in message
+    encoders = small_mac.folder / "models" / "text_encoders"
+    encoders.mkdir(exist_ok=True)
+    save_file({"a": torch.zeros(1)}, encoders / "there.safetensors")
+    graph = {"name": node("TestText", text=outside), "model": node(class_type, **{field: ("name", 0)}, **more),
+             "show": node("TestShow", value=("model", 0))}  # fmt: skip
+    said = failed(small_mac, graph)
+    message = said["exception_message"].strip()
+    assert said["node_type"] == class_type and says in message and outside in message and "\n" not in message
 
 
 @pytest.mark.parametrize("prefix", ["../outside", "/outside"])

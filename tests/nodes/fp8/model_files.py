@@ -31,11 +31,11 @@ def write(folder, tensors, metadata=None, name="model.safetensors"):
     return path
 
 
-def recognised(path, known=KNOWN):
-    """(header, mapped, layers) of a file."""
+def recognised(path, known=KNOWN, strict=True):
+    """(header, mapped, layers) of a file. strict: as this pack's own loaders read it."""
     header = part("header").read(str(path))
     mapped = part("mapped").Mapped(header)
-    return header, mapped, part("layers").recognise(header, mapped, known)
+    return header, mapped, part("layers").recognise(header, mapped, known, strict)
 
 
 def quant_file(folder, scale=None, fp8=E4M3, config=None, shape=(8, 16), **more):

@@ -127,6 +127,18 @@ def test_scaled_fp8_in_a_convolution_is_refused(tmp_path, more):
     assert "a.weight is float8_e4m3fn with a scale and has 4 dimensions, (8, 4, 3, 3)" in str(caught.value)
 
 
+@pytest.mark.parametrize("shape", [(8, 4, 3, 3), (8, 4, 1, 3, 3), (8, 4, 3)])
+@pytest.mark.parametrize("strict", [True, False], ids=["ours", "stock"])
+def test_an_unscaled_convolution_beside_scaled_weights_is_refused(tmp_path, shape, strict):
+    """Nobody can tell whether its values are the weights or lack their scale."""
+    path = write(tmp_path, {"a.weight": random(8, 16).to(E4M3), "a.weight_scale": torch.tensor(0.5),
+                            "norm.weight": random(8).to(E4M3), "b.weight": random(*shape).to(E4M3)})
+    with pytest.raises(ValueError) as caught:
+        recognised(path, strict=strict)
+    assert str(caught.value).endswith("b.weight is float8_e4m3fn and its scale is missing, while other weights of the "
+                                      "file have one.")
+
+
 def test_an_unscaled_convolution_is_no_quantised_layer(tmp_path):
     path = write(tmp_path, {"a.weight": random(8, 4, 3, 3).to(E4M3), "b.weight": random(8, 8).to(E4M3)})
     assert list(recognised(path)[2]) == ["b"]
