@@ -15,6 +15,7 @@ from .plan import Options, Plan, make
 from .projection import MIXED, project
 
 DEVICE, CPU = "device", "cpu"
+ALSO = {"sdxl": "stable_diffusion"}  # ComfyUI's loaders offer it, and tell it by the files: it is no kind of its own
 
 
 @dataclass
@@ -66,13 +67,13 @@ def diffusion_model(name, options, hooks=None):
 def clip(names, kind, where, options, hooks=None):
     """`Loaded` with the CLIP of one to four files of the folder text_encoders.
 
-    kind   the name of a comfy.sd.CLIPType, in any case.
+    kind   one of `clip_types`, in any case.
     where  "device" or "cpu": where it runs.
     """
     import folder_paths
     from comfy import sd
 
-    chosen = getattr(sd.CLIPType, str(kind).upper(), None)
+    chosen = getattr(sd.CLIPType, ALSO.get(str(kind).lower(), str(kind)).upper(), None)
     if chosen is None:
         raise ModelFileError(f"type is {kind!r}: it must be one of {', '.join(clip_types())}.")
 
@@ -124,7 +125,8 @@ def clip_types():
     """The names of ComfyUI's kinds of text encoders, as its own loaders spell them."""
     from comfy import sd
 
-    return [kind.name.lower() for kind in sd.CLIPType]
+    names = [kind.name.lower() for kind in sd.CLIPType]
+    return names + [name for name in ALSO if name not in names]
 
 
 def model_options(where, quantized):

@@ -4,7 +4,7 @@ In a process of its own, on the software device. SETTINGS is JSON:
 
     loader     "model", "checkpoint" (both a random Flux) or "clip" (a random Qwen3 1.7B, whose size ComfyUI fixes)
     hidden, double, single   the size of the Flux
-    wide       a bfloat16 file rather than an FP8 one
+    kind       of the file: "plain", "scaled", "quant" or "wide" (bfloat16)
     quantize   the node's choice
 
 Prints JSON: the file's bytes, the report, the peaks of two numbers, each by itself, and as `total` that of their sum:
@@ -96,24 +96,45 @@ def qwen_shapes():
     return {key: tuple(value.shape) for key, value in model.state_dict().items()}
 
 
-def dtypes(shapes, wide):
-    """name -> torch dtype: FP8 for all matrices but embeddings, bfloat16 for the rest, or for all if `wide`."""
+def dtypes(shapes, kind):
+    """name -> torch dtype: FP8 for all matrices but embeddings, bfloat16 for the rest, or for all of a "wide" file."""
     import torch
 
-    return {name: torch.bfloat16 if wide or len(shape) != 2 or "embed_tokens" in name else torch.float8_e4m3fn
-            for name, shape in shapes.items()}
+    return {name: torch.bfloat16 if kind == "wide" or len(shape) != 2 or "embed_tokens" in name
+            else torch.float8_e4m3fn for name, shape in shapes.items()}
 
 
-def write(path, shapes, wide, pack):
+def beside(kinds, kind):
+    """name -> tensor: what goes with the FP8 matrices in a file of this kind, scales of 1/256 and what marks it."""
+    import torch
+
+    layers = [name.removesuffix(".weight") for name, dtype in kinds.items() if dtype is torch.float8_e4m3fn]
+    scale, text = torch.tensor(1 / 256), torch.tensor(list(b'{"format": "float8_e4m3fn"}'), dtype=torch.uint8)
+    if kind == "scaled":
+        marker = {"scaled_fp8": torch.zeros(0, dtype=torch.float8_e4m3fn)}
+        return marker | {f"{at}.scale_weight": scale for at in layers}
+    if kind == "quant":
+        return {f"{at}.{name}": value for at in layers
+                for name, value in (("weight_scale", scale), ("comfy_quant", text))}
+    return {}
+
+
+def write(path, shapes, kind, pack):
     """Random weights, a tensor at a time; norms are ones."""
     import torch
 
-    generator, kinds = torch.Generator().manual_seed(0), dtypes(shapes, wide)
-    writer = importlib.import_module(f"{pack}.nodes.fp8.writer").Writer
-    with writer(str(path), {name: (kinds[name], shape) for name, shape in shapes.items()}) as file:
+    generator, kinds = torch.Generator().manual_seed(0), dtypes(shapes, kind)
+    more, writer = beside(kinds, kind), importlib.import_module(f"{pack}.nodes.fp8.writer").Writer
+    announced = {name: (kinds[name], shape) for name, shape in shapes.items()}
+    announced |= {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in more.items()}
+    with writer(str(path), announced) as file:
         for name, shape in shapes.items():
             drawn = torch.randn(shape, generator=generator, dtype=torch.bfloat16) * 0.02
+            if more and kinds[name] is torch.float8_e4m3fn:
+                drawn *= 256
             file.put(name, (torch.ones_like(drawn) if "norm" in name else drawn).to(kinds[name]))
+        for name, tensor in more.items():
+            file.put(name, tensor)
 
 
 def the_pack():
@@ -153,7 +174,7 @@ def main(folder, settings):
     import folder_paths
     import torch
 
-    loader, wide = settings.get("loader", "model"), settings.get("wide", False)
+    loader = settings.get("loader", "model")
     folder_paths.folder_names_and_paths[FOLDERS[loader]] = ([str(folder)], {".safetensors"})
     name, nodes_by_id = the_pack()
     path = folder / "model.safetensors"
@@ -164,7 +185,7 @@ def main(folder, settings):
     if loader == "checkpoint":
         shapes = {f"model.diffusion_model.{key}": shape for key, shape in shapes.items()}
     if not path.exists():
-        write(path, shapes, wide, name)
+        write(path, shapes, settings.get("kind", "plain"), name)
     more = {"type": "ovis"} if loader == "clip" else {}
     with torch.inference_mode(), Peak() as peak:
         loaded = nodes_by_id[NODES[loader]].execute(

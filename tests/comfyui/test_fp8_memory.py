@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).with_name("fp8_memory.py")
 TINY, MIDDLE, LARGE = (dict(hidden=1024, double=2, single=4), dict(hidden=3072, double=2, single=5),
                        dict(hidden=3072, double=4, single=11))  # fmt: skip
 WEIGHTS = {"tiny": 130 * MIB, "middle": 1370 * MIB, "large": 2700 * MIB, "clip": 1400 * MIB}  # least bytes, in FP8
-QUANTISED = {"wide": True, "quantize": "per row"}
+QUANTISED, SCALED, QUANT = {"kind": "wide", "quantize": "per row"}, {"kind": "scaled"}, {"kind": "quant"}
 linux = pytest.mark.skipif(sys.platform == "darwin", reason="/proc: a Mac's footprint is read in other ways")
 
 
@@ -48,6 +48,8 @@ def full(*values, **named):
 @pytest.mark.parametrize("size, settings", [
     pytest.param("tiny", TINY, id="model-136 MiB"),
     pytest.param("tiny", TINY | QUANTISED, id="model-136 MiB-quantised"),
+    pytest.param("tiny", TINY | QUANT, id="model-136 MiB-quant"),
+    full("middle", MIDDLE | SCALED, id="model-1.4 GB-scaled"), full("middle", MIDDLE | QUANT, id="model-1.4 GB-quant"),
     full("middle", MIDDLE, id="model-1.4 GB"), full("middle", MIDDLE | QUANTISED, id="model-1.4 GB-quantised"),
     full("large", LARGE, id="model-2.9 GB"), full("large", LARGE | QUANTISED, id="model-2.9 GB-quantised"),
     full("middle", MIDDLE | {"loader": "checkpoint"}, id="checkpoint-1.4 GB"),
@@ -60,7 +62,7 @@ def test_the_peak_is_the_file_and_little_more(comfyui_path, folder, size, settin
     model that is stored in FP8 has no weight in the latter: its two peaks are added, though they come at two times.
     """
     found = measured(comfyui_path, folder, **settings)
-    wide = settings.get("wide", False)
+    wide = settings.get("kind") == "wide"
     assert found["file"] >= WEIGHTS[size] * (2 if wide else 1)
     assert found["total"] < found["file"] + GIB, found
     if not wide and size != "clip":
