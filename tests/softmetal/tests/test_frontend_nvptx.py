@@ -81,9 +81,53 @@ def test_lanes_that_may_be_missing_are_asked_for():
     assert "activemask" in ptx(EVERYTHING, partial_simdgroups=True)
 
 
-def test_a_source_that_looks_at_the_elements_of_a_matrix_sees_apples_places():
-    looking = EVERYTHING.replace("simdgroup_store(r", "z[lane] = m.thread_elements()[0];\n  simdgroup_store(r")
-    assert ptx(looking).count("shfl.sync.idx") > ptx(EVERYTHING).count("shfl.sync.idx")
+# Two tiles of W times the same X^T, 64 along K, their elements straight from memory.
+PRODUCTS = """
+#include <metal_stdlib>
+using namespace metal;
+kernel void products(device const uint4* w [[buffer(0)]], device const uint4* x [[buffer(1)]],
+                     device float2* y [[buffer(2)]], uint lane [[thread_index_in_simdgroup]]) {
+  simdgroup_matrix<float, 8, 8> sums[2];
+  for (int n = 0; n < 2; ++n) sums[n] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  for (uint i = 0; i < 64; i += 32) {
+    for (int t = 0; t < 4; ++t) {
+      simdgroup_matrix<half, 8, 8> right;
+      right.thread_elements() = as_type<half2>(x[i + lane][t]);
+      for (int n = 0; n < 2; ++n) {
+        simdgroup_matrix<half, 8, 8> left;
+        left.thread_elements() = as_type<half2>(w[n * 64 + i + lane][t]);
+        simdgroup_multiply_accumulate(sums[n], left, right, sums[n]);
+      }
+    }
+  }
+  for (int n = 0; n < 2; ++n) y[n * 32 + lane] = sums[n].thread_elements();
+}
+"""
+
+
+def test_a_source_that_looks_at_the_elements_of_a_matrix_moves_none_of_them():
+    """Its lanes are renumbered, so that Apple's places of the elements are the tensor cores' own."""
+    text = ptx(PRODUCTS)
+    assert "shfl" not in text and ".shared" not in text
+    assert text.count("mma.sync") == 16
+    assert text.count("movmatrix") == 8  # a right matrix is transposed once, for both products
+
+
+def test_where_lanes_may_be_missing_a_product_moves_the_elements():
+    assert "shfl.sync.idx" in ptx(PRODUCTS, partial_simdgroups=True)
+
+
+SUMMED = """
+#include <metal_stdlib>
+using namespace metal;
+kernel void f(device float* y, uint i [[thread_position_in_grid]]) { y[i] = simd_sum(y[i]); }
+"""
+
+
+def test_renumbered_lanes_are_added_up_in_the_same_order():
+    looking = SUMMED + "inline half g(simdgroup_half8x8 m) { return m.thread_elements()[0]; }"
+    masks = [re.findall(r"shfl\.sync\.bfly\.b32\s+\S+ \S+ (\d+),", ptx(text)) for text in (SUMMED, looking)]
+    assert masks == [["16", "8", "4", "2", "1"], ["16", "2", "8", "4", "1"]]
 
 
 def test_what_metal_refuses_is_refused_for_this_target_too():

@@ -50,16 +50,61 @@ MSL_REGISTER(tid_x) MSL_REGISTER(tid_y) MSL_REGISTER(tid_z) MSL_REGISTER(ntid_x)
 MSL_REGISTER(ctaid_x) MSL_REGISTER(ctaid_y) MSL_REGISTER(ctaid_z) MSL_REGISTER(nctaid_x) MSL_REGISTER(nctaid_y)
 MSL_REGISTER(nctaid_z)
 #undef MSL_REGISTER
-MSL_INLINE uint lane() { return (uint)__nvvm_read_ptx_sreg_laneid(); }
+
+// Lanes that take part in collectives. The whole warp, unless MSL_PARTIAL_SIMDGROUPS says that some lanes may not be there: for
+// launches whose last threadgroup ends inside a SIMD-group, and for kernels that some lanes leave before a collective.
+#ifdef MSL_PARTIAL_SIMDGROUPS
+inline constexpr bool whole = false;
+#else
+inline constexpr bool whole = true;
+#endif
+
+// ---- places ---------------------------------------------------------------------------------------------------------
+// The two elements of a matrix that a lane holds are the tensor cores' own, row l / 4 and pair of columns l % 4 of lane l, unless the
+// source looks at them (MSL_APPLE_MATRICES). Then they are where Apple's GPUs have them: lane b4 b3 b2 b1 b0 has row b4 b2 b1 and
+// pair b3 b0. That is the same but for the order of the lane's bits, so the kernel is told another number: the thread at place
+// b4 b2 b1 b3 b0 of a warp is lane b4 b3 b2 b1 b0 of its SIMD-group, and no element ever moves. Where lanes may be missing a lane is
+// its place, and a product moves the elements.
+#ifdef MSL_APPLE_MATRICES
+inline constexpr bool apple_matrices = true;
+#else
+inline constexpr bool apple_matrices = false;
+#endif
+inline constexpr bool renumbered = apple_matrices && whole;
+MSL_INLINE uint lane_at(uint place) { return renumbered ? (place & 17) | ((place & 2) << 2) | ((place & 12) >> 1) : place; }
+MSL_INLINE uint place_of(uint lane) { return renumbered ? (lane & 17) | ((lane & 8) >> 2) | ((lane & 6) << 1) : lane; }
+MSL_INLINE uint place() { return (uint)__nvvm_read_ptx_sreg_laneid(); }
+MSL_INLINE uint lane() { return lane_at(place()); }
+// A bit for each place to a bit for each lane: two bits of the bits' numbers change places, twice.
+MSL_INLINE uint lanes_at(uint places) {
+  if (!renumbered) return places;
+  uint other = (places ^ (places >> 2)) & 0x0c0c0c0cu;
+  places ^= other ^ (other << 2);
+  other = (places ^ (places >> 4)) & 0x00f000f0u;
+  return places ^ other ^ (other << 4);
+}
 MSL_INLINE uint smaller(uint a, uint b) { return a < b ? a : b; }
 
-MSL_INLINE coordinates thread_position_in_threadgroup(coordinates) { return {tid_x(), tid_y(), tid_z()}; }
+MSL_INLINE uint index_of_place() { return (tid_z() * ntid_y() + tid_y()) * ntid_x() + tid_x(); }
+// The last warp of a threadgroup may not be full: there, too, a lane is its place (a kernel with collectives is not launched so).
+MSL_INLINE uint index() {
+  const uint i = index_of_place();
+  return renumbered && (i | 31) < ntid_x() * ntid_y() * ntid_z() ? (i & ~31u) | lane_at(i & 31) : i;
+}
+MSL_INLINE coordinates thread_position_in_threadgroup(coordinates) {
+  if (!renumbered) return {tid_x(), tid_y(), tid_z()};
+  const uint i = index();
+  if (ntid_y() * ntid_z() == 1) return {i, 0, 0};
+  if (ntid_x() % 32 == 0) return {i - index_of_place() + tid_x(), tid_y(), tid_z()};
+  return {i % ntid_x(), i / ntid_x() % ntid_y(), i / ntid_x() / ntid_y()};
+}
 MSL_INLINE coordinates threadgroup_position_in_grid(coordinates) { return {ctaid_x(), ctaid_y(), ctaid_z()}; }
 MSL_INLINE coordinates threadgroups_per_grid(coordinates) { return {nctaid_x(), nctaid_y(), nctaid_z()}; }
 MSL_INLINE coordinates threads_per_grid(coordinates grid) { return grid; }
 MSL_INLINE coordinates dispatch_threads_per_threadgroup(coordinates) { return {ntid_x(), ntid_y(), ntid_z()}; }
-MSL_INLINE coordinates thread_position_in_grid(coordinates) {
-  return {ctaid_x() * ntid_x() + tid_x(), ctaid_y() * ntid_y() + tid_y(), ctaid_z() * ntid_z() + tid_z()};
+MSL_INLINE coordinates thread_position_in_grid(coordinates grid) {
+  const coordinates at = thread_position_in_threadgroup(grid);
+  return {ctaid_x() * ntid_x() + at.x, ctaid_y() * ntid_y() + at.y, ctaid_z() * ntid_z() + at.z};
 }
 // Of this group: the last one along a dimension may be partial.
 MSL_INLINE coordinates threads_per_threadgroup(coordinates grid) {
@@ -71,9 +116,8 @@ MSL_INLINE bool outside(coordinates grid) {
   return at.x >= grid.x || at.y >= grid.y || at.z >= grid.z;
 }
 MSL_INLINE uint count(coordinates c) { return c.x * c.y * c.z; }
-MSL_INLINE uint index() { return (tid_z() * ntid_y() + tid_y()) * ntid_x() + tid_x(); }
 MSL_INLINE coordinates thread_index_in_threadgroup(coordinates) { return {index(), 0, 0}; }
-MSL_INLINE coordinates thread_index_in_simdgroup(coordinates) { return {lane(), 0, 0}; }
+MSL_INLINE coordinates thread_index_in_simdgroup(coordinates) { return {renumbered ? index() % 32 : lane(), 0, 0}; }
 MSL_INLINE coordinates simdgroup_index_in_threadgroup(coordinates) { return {index() / 32, 0, 0}; }
 MSL_INLINE coordinates simdgroups_per_threadgroup(coordinates grid) { return {(count(threads_per_threadgroup(grid)) + 31) / 32, 0, 0}; }
 MSL_INLINE coordinates dispatch_simdgroups_per_threadgroup(coordinates) { return {(ntid_x() * ntid_y() * ntid_z() + 31) / 32, 0, 0}; }
@@ -88,13 +132,9 @@ struct loop {
 };
 
 #define MSL_LANES __attribute__((convergent)) MSL_INLINE
-// Lanes that take part in collectives. The whole warp, unless MSL_PARTIAL_SIMDGROUPS says that some lanes may not be there: for
-// launches whose last threadgroup ends inside a SIMD-group, and for kernels that some lanes leave before a collective.
 #ifdef MSL_PARTIAL_SIMDGROUPS
-inline constexpr bool whole = false;
 MSL_LANES uint mask() { uint m; asm volatile("activemask.b32 %0;" : "=r"(m)); return m; }
 #else
-inline constexpr bool whole = true;
 MSL_LANES uint mask() { return 0xffffffffu; }
 #endif
 
@@ -102,9 +142,15 @@ MSL_LANES void threadgroup_barrier(uint, int) { asm volatile("bar.sync 0;" ::: "
 MSL_LANES void simdgroup_barrier(uint, int) { asm volatile("bar.warp.sync %0;" ::"r"(mask()) : "memory"); }
 
 // ---- lanes --------------------------------------------------------------------------------------------------------
-struct by_index { static MSL_LANES int move(uint m, int v, uint n) { return __nvvm_shfl_sync_idx_i32(m, v, (int)n, 31); } };
-struct by_xor { static MSL_LANES int move(uint m, int v, uint n) { return __nvvm_shfl_sync_bfly_i32(m, v, (int)n, 31); } };
-struct from_below { static MSL_LANES int move(uint m, int v, uint n) { return __nvvm_shfl_sync_up_i32(m, v, (int)n, 0); } };
+// m: of places. n: a lane, or the difference of the lanes.
+struct by_index { static MSL_LANES int move(uint m, int v, uint n) { return __nvvm_shfl_sync_idx_i32(m, v, (int)place_of(n), 31); } };
+struct by_xor { static MSL_LANES int move(uint m, int v, uint n) { return __nvvm_shfl_sync_bfly_i32(m, v, (int)place_of(n), 31); } };
+struct from_below {
+  static MSL_LANES int move(uint m, int v, uint n) {
+    if (renumbered) return by_index::move(m, v, (lane() - n) & 31);
+    return __nvvm_shfl_sync_up_i32(m, v, (int)n, 0);
+  }
+};
 
 // Another lane's value, a word at a time.
 template <class Way, class T> MSL_LANES T shuffle(uint m, T value, uint n) {
@@ -145,16 +191,10 @@ template <class T> MSL_LANES T read_first(uint, T value, int) {
   const uint m = mask();
   return shuffle<by_index>(m, value, whole ? 0u : (uint)__builtin_ctz(m));
 }
-MSL_LANES uint active(int) { uint m; asm volatile("activemask.b32 %0;" : "=r"(m)); return m; }
-MSL_LANES uint ballot(bool vote, int) { return __nvvm_vote_ballot_sync(mask(), vote); }
+MSL_LANES uint active(int) { uint m; asm volatile("activemask.b32 %0;" : "=r"(m)); return lanes_at(m); }
+MSL_LANES uint ballot(bool vote, int) { return lanes_at(__nvvm_vote_ballot_sync(mask(), vote)); }
 
-// ---- matrices: two elements of each in a lane. The tensor cores' own places unless the source looks at them (thread_elements), then
-// Apple's, and a product moves the elements first.
-#ifdef MSL_APPLE_MATRICES
-inline constexpr bool apple_matrices = true;
-#else
-inline constexpr bool apple_matrices = false;
-#endif
+// ---- matrices: two elements of each in a lane ---------------------------------------------------------------------
 MSL_INLINE uint matrix_row(uint lane) { return apple_matrices ? ((lane / 4) & 4) + (lane / 2) % 4 : lane / 4; }
 MSL_INLINE uint matrix_column(uint lane) { return apple_matrices ? ((lane / 4) & 2) * 2 + (lane % 2) * 2 : lane % 4 * 2; }
 MSL_INLINE uint matrix_lane(uint row, uint column) {
@@ -163,24 +203,25 @@ MSL_INLINE uint matrix_lane(uint row, uint column) {
 }
 
 template <class T> MSL_LANES T to_native(T value) {
-  if constexpr (apple_matrices) return shuffle<by_index>(0xffffffffu, value, matrix_lane(lane() / 4, lane() % 4 * 2));
+  if constexpr (apple_matrices && !renumbered) return shuffle<by_index>(0xffffffffu, value, matrix_lane(lane() / 4, lane() % 4 * 2));
   else return value;
 }
 template <class T> MSL_LANES T from_native(T value) {
-  if constexpr (apple_matrices) return shuffle<by_index>(0xffffffffu, value, matrix_row(lane()) * 4 + matrix_column(lane()) / 2);
+  if constexpr (apple_matrices && !renumbered) return shuffle<by_index>(0xffffffffu, value, matrix_row(lane()) * 4 + matrix_column(lane()) / 2);
   else return value;
 }
 template <class A, class B> MSL_LANES metal::vec<float, 2> matrix_product(metal::vec<A, 2> a, metal::vec<B, 2> b, metal::vec<float, 2> c, int) {
   if constexpr (metal::is_same<A, B>::value && sizeof(A) == 2) {
     const uint x = to_native(__builtin_bit_cast(uint, a)), rows_of_b = to_native(__builtin_bit_cast(uint, b));
     const metal::vec<float, 2> d = to_native(c);
+    // Not volatile: of a matrix that several products share, one transposition is left.
     uint y;
     float unused[2];
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(rows_of_b));
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(rows_of_b));
     // Sixteen rows, of which the lower eight are zero.
     float d0, d1;
 #define MSL_MMA(type) \
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %9};" \
+    asm("mma.sync.aligned.m16n8k8.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %9};" \
         : "=f"(d0), "=f"(d1), "=f"(unused[0]), "=f"(unused[1]) : "r"(x), "r"(0u), "r"(y), "f"(d[0]), "f"(d[1]), "f"(0.0f))
     if constexpr (metal::is_same<A, half>::value) MSL_MMA("f16");
     else MSL_MMA("bf16");
