@@ -25,7 +25,7 @@ def selfcheck(dtype: torch.dtype) -> None:
     x, weight, bias = x.to("mps"), weight.to("mps"), bias.to("mps")
     tolerance = TOLERANCE[dtype]
     for form, tiles in TILES.items():
-        if form == "matrices" and dtype.itemsize != 2:
+        if form in ("matrices", "straight") and dtype.itemsize != 2:
             continue  # of types of two bytes
         laid_out = weight.t().contiguous().t() if form == "columns" else weight
         for rows in [tile.rows - tile.rows // 4 for tile in tiles] + [16]:

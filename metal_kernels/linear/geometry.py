@@ -19,6 +19,8 @@ MATRIX_LANES = 4  # lanes that share a row in "matrices"
 MATRIX_VECTOR = 8  # elements of a vector there: types of two bytes
 MATRIX_ROWS = 9  # from so many rows on,
 MATRIX_OUTPUTS = 2048  # and outputs
+STRAIGHT_ROWS = 5  # from so many on and up to 8 the matrices come straight from memory,
+STRAIGHT_OUTPUTS, STRAIGHT_WEIGHTS = 2560, 2**21  # for so many outputs and weights
 LONG_ROWS, LONG_WEIGHTS = 8, 2**26  # "long" is for 3 to 8 rows of x and so many weights
 SINGLE_ROWS = 4  # of x: more are shared by two SIMD-groups
 
@@ -49,6 +51,7 @@ TILES = {
     ),
     "long": (Tile(4, 4, 1, 1536, 2112),),
     "matrices": (Tile(16, 32, 1, 5280, 5280),),
+    "straight": (Tile(8, 16, 1, 3168, 3168),),
     "elements": (Tile(1, 2, 4, 3072, 4096), Tile(8, 2, 4, 1536, 2112)),
     "columns": (Tile(1, SIMD, COLUMN_STEPS), Tile(4, SIMD, COLUMN_STEPS), Tile(16, SIMD, COLUMN_STEPS)),
 }
@@ -99,7 +102,7 @@ def plan(
     else:
         simdgroups = -(-outputs // tile.outputs) * blocks
         pieces = length // (1 if form == "elements" else vector)
-        lanes = MATRIX_LANES if form == "matrices" else SIMD
+        lanes = {"straight": 2 * MATRIX_LANES, "matrices": MATRIX_LANES}.get(form, SIMD)
         if form == "vectors" and tile.rows == 1:
             parts = _row_parts(tile, simdgroups, pieces // lanes)
             group = max(parts, ROW_SIMDGROUPS)
@@ -153,6 +156,10 @@ def _form(
     if vectors:
         if rows >= MATRIX_ROWS and outputs >= MATRIX_OUTPUTS and vector == MATRIX_VECTOR:
             return "matrices"
+        if STRAIGHT_ROWS <= rows < MATRIX_ROWS and outputs >= STRAIGHT_OUTPUTS and (
+            vector == MATRIX_VECTOR and outputs * length >= STRAIGHT_WEIGHTS
+        ):
+            return "straight"
         return "long" if 2 < rows <= LONG_ROWS and outputs * length >= LONG_WEIGHTS else "vectors"
     along_outputs, along_length = weight_strides
     return "columns" if outputs > 1 and length > 1 and along_outputs < along_length else "elements"

@@ -7,6 +7,7 @@
 //   vectors   a SIMD-group takes a few outputs; its lanes share K in 16-byte vectors. Weights with adjacent elements along K
 //   long      the same for many weights and a few rows of x
 //   matrices  the same weights and more rows of x: 8 x 8 matrices
+//   straight  the same for 5 to 8 rows of x, without threadgroup memory between
 //   elements  the same, one element at a time, for any strides and any alignment
 //   columns   neighbouring lanes take neighbouring outputs, for weights with adjacent elements along N (`w.t()`)
 //
@@ -473,6 +474,115 @@ template <typename T, int row_tiles, int output_tiles, int steps, int flight>
   }
 }
 
+// ---- 8 x 8 matrices straight from memory ---------------------------------------------------------------------------
+
+// y^T = weight x^T in 8 x 8 matrices whose elements go from 16-byte vectors straight into their lanes. Of an 8 x 8 matrix lane l holds
+// the elements (row, 2 * pair) and (row, 2 * pair + 1). A sum over K may be taken in any order, so the matrices t = 0 .. 3 of 32
+// elements along K have in column 2c + e element 8c + 2t + e: a lane's four pairs of the weight are one vector. Of x^T, a lane has
+// two rows of x at one K: it reads a vector of each, of which the lane beside it takes the other halves.
+template <typename T>
+struct Pair {
+  typedef half2 type;
+};
+template <>
+struct Pair<bfloat> {
+  typedef bfloat2 type;
+};
+
+template <int tiles, int steps>
+struct Vectors {
+  uint4 w[steps][tiles];
+  uint4 x[steps][2];
+
+  // From vector `first` of the rows on, every fourth; zeros past their end.
+  template <typename T>
+  static Vectors load(thread const Rows<T, 2>& x, thread const Rows<T, tiles>& weight, uint first, uint x_pair, uint pair, uint pieces) {
+    Vectors r;
+    LINEAR_UNROLL
+    for (int s = 0; s < steps; ++s) {
+      const uint at = first + 4 * s;
+      LINEAR_UNROLL
+      for (int n = 0; n < tiles; ++n) {
+        r.w[s][n] = at + pair < pieces ? reinterpret_cast<device const uint4*>(weight.at[n])[at + pair] : uint4(0);
+      }
+      LINEAR_UNROLL
+      for (int m = 0; m < 2; ++m) {
+        r.x[s][m] = at + x_pair < pieces ? reinterpret_cast<device const uint4*>(x.at[m])[at + x_pair] : uint4(0);
+      }
+    }
+    return r;
+  }
+};
+
+// 8 rows of x and 8 * tiles outputs of types of two bytes; 32 * steps elements of each row in flight.
+template <typename T, int tiles, int steps>
+[[kernel]] void linear_straight(
+    device const T* x [[buffer(0)]],
+    device const T* weight [[buffer(1)]],
+    device const T* bias [[buffer(2)]],
+    device T* y [[buffer(3)]],
+    constant LinearLaunch& p [[buffer(4)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  constexpr uint outputs = 8 * tiles;
+  threadgroup float memory[group_simdgroups][tiles * 64];
+  const uint parts = uint(p.parts);
+  const uint part = simdgroup & (parts - 1);
+  const uint blocks = uint(p.blocks);
+  const uint block = (simdgroup >> ctz(parts)) & (blocks - 1);
+  const uint sharing = ctz(parts * blocks);
+  const long first = (long(group) * (group_simdgroups >> sharing) + (simdgroup >> sharing)) * outputs;
+  const uint row = ((lane / 4) & 4) + (lane / 2) % 4;  // Apple's GPUs have it so
+  const uint pair = ((lane / 4) & 2) + lane % 2;
+
+  const Rows<T, tiles> weight_rows(weight, first + row, p.outputs, p.weight_row, 8);
+  const Rows<T, 2> x_rows(x, 8 * block + 2 * pair, p.rows, p.x_row);
+  const bool upper = row % 2 != 0;
+  simdgroup_matrix<float, 8, 8> sums[tiles];
+  LINEAR_UNROLL
+  for (int n = 0; n < tiles; ++n) {
+    sums[n] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  }
+
+  const uint pieces = uint(p.length) / 8;
+  uint i = part * 4 * steps;
+  Vectors<tiles, steps> next = Vectors<tiles, steps>::load(x_rows, weight_rows, i, row / 2, pair, pieces);
+  while (i < pieces) {
+    const Vectors<tiles, steps> now = next;
+    i += parts * 4 * steps;
+    next = Vectors<tiles, steps>::load(x_rows, weight_rows, i, row / 2, pair, pieces);
+    LINEAR_UNROLL
+    for (int s = 0; s < steps; ++s) {
+      LINEAR_UNROLL
+      for (int t = 0; t < 4; ++t) {
+        const uint a = now.x[s][0][t], b = now.x[s][1][t];
+        simdgroup_matrix<T, 8, 8> right, left;
+        right.thread_elements() = as_type<typename Pair<T>::type>(upper ? (a >> 16) | (b & 0xffff0000u) : (a & 0xffffu) | (b << 16));
+        LINEAR_UNROLL
+        for (int n = 0; n < tiles; ++n) {
+          left.thread_elements() = as_type<typename Pair<T>::type>(now.w[s][n][t]);
+          simdgroup_multiply_accumulate(sums[n], left, right, sums[n]);
+        }
+      }
+    }
+  }
+
+  LINEAR_UNROLL
+  for (int n = 0; n < tiles; ++n) {
+    simdgroup_store(sums[n], memory[simdgroup] + n * 64, 8);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint at = part * simd_width + lane; at < 8 * outputs; at += parts * simd_width) {
+    const uint m = at / outputs, n = at % outputs;
+    float sum = 0.0f;
+    for (uint s = 0; s < parts; ++s) {
+      sum += memory[simdgroup - part + s][n * 8 + m];
+    }
+    store(p, y, bias, long(8 * block + m), first + n, sum);
+  }
+}
+
 // ---- lanes along N ------------------------------------------------------------------------------------------------
 
 // A threadgroup takes 32 outputs, and its SIMD-groups take turns along K.
@@ -539,6 +649,9 @@ template <typename T, int rows>
 #define INSTANTIATE_MATRICES(name, T, rows, outputs, row_tiles, output_tiles, steps, flight)   \
   template [[host_name("linear_matrices_" #name "_" #rows "x" #outputs)]] [[kernel]]        \
   decltype(linear_matrices<T, row_tiles, output_tiles, steps, flight>) linear_matrices<T, row_tiles, output_tiles, steps, flight>;
+#define INSTANTIATE_STRAIGHT(name, T, rows, outputs, tiles, steps)                      \
+  template [[host_name("linear_straight_" #name "_" #rows "x" #outputs)]] [[kernel]] \
+  decltype(linear_straight<T, tiles, steps>) linear_straight<T, tiles, steps>;
 #define INSTANTIATE_COLUMNS(name, T, rows)                               \
   template [[host_name("linear_columns_" #name "_" #rows "x32")]] [[kernel]] \
   decltype(linear_columns<T, rows>) linear_columns<T, rows>;
@@ -559,3 +672,5 @@ INSTANTIATE(half, half, 8)
 INSTANTIATE(bfloat, bfloat, 8)
 INSTANTIATE_MATRICES(half, half, 16, 32, 2, 4, 1, 1)
 INSTANTIATE_MATRICES(bfloat, bfloat, 16, 32, 2, 4, 1, 1)
+INSTANTIATE_STRAIGHT(half, half, 8, 16, 2, 2)
+INSTANTIATE_STRAIGHT(bfloat, bfloat, 8, 16, 2, 2)

@@ -88,6 +88,7 @@ def _linear() -> Iterator[Case]:
             yield linear_case(rows, 37, 264, dtype, "small", form="long")
         for rows in (5, 16) if dtype != "float32" else ():
             yield linear_case(rows, 70, 264, dtype, "small", bias=True, form="matrices")
+            yield linear_case(rows, 70, 264, dtype, "small", bias=True, form="straight")
 
     for rows in (1, 2):  # a few more outputs than SIMD-groups run at once; enough of them for nobody to share K
         yield linear_case(rows, 40000, 512, "bfloat16", "small")
