@@ -90,6 +90,8 @@ def _linear() -> Iterator[Case]:
             yield linear_case(rows, 70, 264, dtype, "small", bias=True, form="matrices")
             yield linear_case(rows, 70, 264, dtype, "small", bias=True, form="straight")
 
+    for dtype in ("float16", "bfloat16"):
+        yield linear_case(5, 2600, 824, dtype, "small", bias=True)
     for rows in (1, 2):  # a few more outputs than SIMD-groups run at once; enough of them for nobody to share K
         yield linear_case(rows, 40000, 512, "bfloat16", "small")
     yield linear_case(9, 100000, 256, "bfloat16", "small")
