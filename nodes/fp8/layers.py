@@ -96,11 +96,11 @@ def _configs(header, mapped):
             raise ModelFileError(f"{header.name}: its metadata's {METADATA} can't be read ({problem!r}).") from problem
     for name in header.entries:
         if name.endswith(f".{CONFIG}"):
-            text = bytes(mapped.tensor(name).flatten().tolist())
+            values = mapped.tensor(name).flatten().tolist()
             try:
-                configs[name.removesuffix(f".{CONFIG}")] = json.loads(text)
-            except ValueError as problem:
-                raise ModelFileError(f"{header.name}: {name} is no JSON text but {text[:60]!r}.") from problem
+                configs[name.removesuffix(f".{CONFIG}")] = json.loads(bytes(values))
+            except (ValueError, TypeError) as problem:  # TypeError: numbers that are no bytes
+                raise ModelFileError(f"{header.name}: {name} is no JSON text but {_start(values)}.") from problem
     return configs
 
 
@@ -158,9 +158,8 @@ def _check(header, mapped, entry, layer, known):
         return
     _check_scale(where, header.entries[layer.scale], entry.shape)
     _check_values(header, mapped, layer.scale)
-    if layer.input_scale is not None and header.entries[layer.input_scale].numel != 1:
-        shape = header.entries[layer.input_scale].shape
-        raise ModelFileError(f"{header.name}: {layer.input_scale} has the shape {shape}; one value is expected.")
+    if layer.input_scale is not None:
+        _check_input_scale(header, mapped, header.entries[layer.input_scale])
 
 
 def _check_scale(where, scale, shape):
@@ -175,10 +174,26 @@ def _check_scale(where, scale, shape):
         )
 
 
+def _check_input_scale(header, mapped, scale):
+    if scale.code not in WIDE:
+        raise ModelFileError(f"{header.name}: {scale.name} is {NAMES[scale.code]}: no floating-point dtype.")
+    if scale.numel != 1:
+        raise ModelFileError(f"{header.name}: {scale.name} has the shape {scale.shape}; one value is expected.")
+    _check_values(header, mapped, scale.name)
+
+
 def _check_values(header, mapped, scale):
     wrong = [value for value in _values(mapped, scale) if not (math.isfinite(value) and value >= 0)]
     if wrong:
         raise ModelFileError(f"{header.name}: the scale {scale} is {wrong[0]}, which is no scale.")
+
+
+def _start(values):
+    """What a text that is none begins with: bytes as such, else numbers."""
+    try:
+        return repr(bytes(values[:60]))
+    except (ValueError, TypeError):
+        return f"{values[:8]}"
 
 
 def _values(mapped, name):

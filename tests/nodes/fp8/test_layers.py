@@ -75,6 +75,19 @@ def test_scales_that_are_wrong(tmp_path, scale, says):
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("scale, says", [
+    (torch.ones(2), "a.input_scale has the shape (2,); one value is expected"),
+    (torch.ones(1, dtype=torch.int32), "a.input_scale is int32: no floating-point dtype"),
+    (torch.tensor(float("nan")), "the scale a.input_scale is nan"),
+    (torch.tensor(-1.0), "the scale a.input_scale is -1.0"),
+])
+@pytest.mark.parametrize("strict", [True, False], ids=["ours", "stock"])
+def test_scales_of_inputs_that_are_wrong(tmp_path, scale, says, strict):
+    with pytest.raises(ValueError) as caught:
+        recognised(quant_file(tmp_path, torch.tensor(0.5), **{"a.input_scale": scale}), strict=strict)
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
 def test_one_scale_missing_among_others(tmp_path):
     path = write(tmp_path, {"a.weight": random(8, 16).to(E4M3), "a.scale_weight": torch.tensor(0.5),
                             "b.weight": random(8, 16).to(E4M3)})  # fmt: skip
@@ -106,10 +119,18 @@ def test_a_format_that_this_comfyui_lacks(tmp_path):
         recognised(path, KNOWN[:2])
 
 
-def test_a_comfy_quant_text_that_is_no_json(tmp_path):
-    path = quant_file(tmp_path, torch.tensor(0.5), **{"a.comfy_quant": torch.tensor([1, 2, 3], dtype=torch.uint8)})
-    with pytest.raises(ValueError, match="a.comfy_quant is no JSON text"):
-        recognised(path)
+@pytest.mark.parametrize("values, says", [
+    (torch.tensor([1, 2, 3], dtype=torch.uint8), r"b'\x01\x02\x03'"),
+    (torch.tensor([0.5, 1.0]), "[0.5, 1.0]"),
+    (torch.tensor([-1, 300], dtype=torch.int32), "[-1, 300]"),
+    (torch.zeros(0, dtype=torch.uint8), "b''"),
+])
+@pytest.mark.parametrize("strict", [True, False], ids=["ours", "stock"])
+def test_a_comfy_quant_text_that_is_no_json(tmp_path, values, says, strict):
+    path = quant_file(tmp_path, torch.tensor(0.5), **{"a.comfy_quant": values})
+    with pytest.raises(ValueError) as caught:
+        recognised(path, strict=strict)
+    assert str(caught.value).endswith(f"a.comfy_quant is no JSON text but {says}.")
 
 
 def test_metadata_that_is_no_json(tmp_path):
