@@ -98,3 +98,12 @@ def test_casts_beyond_the_range_are_set_aside_where_another_torch_would_judge():
         case = {"op": op, "conformance": {"options": options}}
         assert replay.comparable(table, case, here)
         assert replay.comparable(table, case, other) == judged
+
+
+def test_a_row_that_cuda_cannot_launch_is_left_out_and_named(tmp_path):
+    from conformance import library as table
+
+    row = table.Case("fp8_quantize", torch.float8_e4m3fn, ((65537, 16),), options={"per": "row"})
+    plan = build.build(tmp_path, [], None, [row])
+    assert plan["cases"] == [] and list(plan["left out"]) == [row.id]
+    assert "65537 threads in groups of 1 are more groups than CUDA has" in plan["left out"][row.id]
