@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
+from ..sharing import sharing
 from .cast import cast, contiguous, decode
 from .formats import CODES, FP8, LIBRARY, MATRIX, SCALE_NONE, SCALE_ROW, SCALE_TENSOR, WIDE, as_bytes
 
@@ -222,18 +223,15 @@ def _aligned(x: torch.Tensor) -> torch.Tensor:
 def gemv_form(batch: int, rows: int, cols: int, chunk: int) -> tuple[int, int, int]:
     """(rows of x, rows of the weight in a SIMD-group, SIMD-groups that share them) of fp8_gemv's kernel."""
     tile, forms = next((m, forms) for m, forms in TILES[chunk].items() if m >= batch)
-    found = [(each, *_split(-(-rows // each), cols, chunk, most)) for each, most in forms.items()]
-    rows_each, split, _ = max(found, key=lambda form: form[2])
+    steps = cols // (2 * 32 * chunk)  # of two chunks in each lane
+    found = []
+    for rows_each, resident in forms.items():
+        tiles = -(-rows // rows_each)
+        split = sharing(tiles, steps, resident, SIMDGROUPS)
+        busy = tiles * split / (-(-tiles * split // resident) * resident)  # the last ones of too many run alone
+        found.append((busy, rows_each, split))
+    _, rows_each, split = max(found, key=lambda form: form[0])
     return tile, rows_each, split
-
-
-def _split(tiles: int, cols: int, chunk: int, most: int) -> tuple[int, float]:
-    """How many SIMD-groups share the rows of each of `tiles`, and how busy they keep a GPU that runs `most` of them at
-    once: too few do not hide the memory's latency, and the last ones of too many run alone. Each has two chunks."""
-    split = 1
-    while split < SIMDGROUPS and tiles * 2 * split <= most and cols >= 4 * split * 32 * chunk:
-        split *= 2
-    return split, tiles * split / (-(-tiles * split // most) * most)
 
 
 def _takes_matrices(batch: int, rows: int) -> bool:
@@ -241,10 +239,7 @@ def _takes_matrices(batch: int, rows: int) -> bool:
 
 
 def _matrix_split(rows: int, cols: int) -> int:
-    split = 1
-    while split < MATRIX_SIMDGROUPS and rows * 2 * split <= MATRIX_MANY * MATRIX_OUTPUTS and cols >= 2 * split * 64:
-        split *= 2
-    return split
+    return sharing(-(-rows // MATRIX_OUTPUTS), cols // 64, MATRIX_MANY, MATRIX_SIMDGROUPS)
 
 
 def _scaling(scale: torch.Tensor | None) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ..sharing import sharing
+
 MAX_SIZE = 2**31 - 1  # of rows, outputs and K: offs counts in 32 bits
 MAX_TILES = 2**24  # along one dimension of a launch, so that its threads can be numbered
 VECTOR_BYTES = 16
@@ -120,7 +122,8 @@ def plan(
         simdgroups = -(-problem.outputs // per_simdgroup)
         group = GROUP_SIMDGROUPS
         if form == "vectors":
-            parts = _parts(simdgroups * _busy_rows(problem), problem.length // (SIMD * vector))
+            busy, steps = simdgroups * _busy_rows(problem), problem.length // (SIMD * vector)
+            parts = sharing(busy, steps, RESIDENT_SIMDGROUPS, GROUP_SIMDGROUPS, crowded=2)
             group = max(parts, VECTOR_SIMDGROUPS)
             groups = -(-simdgroups * parts // group)
         else:
@@ -136,14 +139,6 @@ def plan(
 def _busy_rows(problem: Problem) -> int:
     """Of the blocks of rows, so many work: one for each group that has rows, as far as anyone knows here."""
     return max(min(problem.rows, problem.groups), -(-problem.rows // BLOCK_ROWS))
-
-
-def _parts(simdgroups: int, steps: int) -> int:
-    """How many SIMD-groups share a K of so many steps of one of them."""
-    parts = 1
-    while 2 * parts <= min(GROUP_SIMDGROUPS, steps) and simdgroups * 2 * parts <= RESIDENT_SIMDGROUPS:
-        parts *= 2
-    return 2 if RESIDENT_SIMDGROUPS < simdgroups < 2 * RESIDENT_SIMDGROUPS and steps > 1 else parts
 
 
 def _is_wide(weight: Strided, width: int, groups: int) -> bool:

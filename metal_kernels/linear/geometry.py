@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ..sharing import sharing
+
 MAX_ROWS = 16  # of x. More rows are a matrix product, and stock's is good at those
 MAX_OUTPUTS = 2**26  # so that a launch has at most 2^31 threads
 MAX_LENGTH = 2**31 - 1  # pieces of a row are counted in 32 bits
@@ -104,7 +106,7 @@ def plan(
         pieces = length // (1 if form == "elements" else vector)
         lanes = {"straight": 2 * MATRIX_LANES, "matrices": MATRIX_LANES}.get(form, SIMD)
         if form == "vectors" and tile.rows == 1:
-            parts = _row_parts(tile, simdgroups, pieces // lanes)
+            parts = sharing(simdgroups, pieces // lanes, tile.resident, GROUP_SIMDGROUPS, crowded=2)
             group = max(parts, ROW_SIMDGROUPS)
         else:
             parts = _parts(tile, simdgroups, pieces // lanes, GROUP_SIMDGROUPS // blocks)
@@ -125,24 +127,15 @@ def _tile(form: str, rows: int) -> Tile:
 
 def _parts(tile: Tile, simdgroups: int, steps: int, most: int) -> int:
     """How many SIMD-groups, up to `most`, share a K of so many steps of one SIMD-group. Each keeps one at least."""
+    if tile.fill == tile.resident:
+        return sharing(simdgroups, steps, tile.resident, most)
     parts = 1
     while 2 * parts <= most and 2 * parts <= steps:
-        if tile.fill == tile.resident and simdgroups * 2 * parts > tile.resident:
-            break
         busy = simdgroups * parts
         if tile.fill <= busy <= tile.resident or busy >= tile.resident * 3 // 2:
             break
         parts *= 2
     return parts
-
-
-def _row_parts(tile: Tile, simdgroups: int, steps: int) -> int:
-    """The same for one row: as many as run at once. A few more than that would leave the last ones alone; then they
-    are many, and short."""
-    parts = 1
-    while 2 * parts <= min(GROUP_SIMDGROUPS, steps) and simdgroups * 2 * parts <= tile.resident:
-        parts *= 2
-    return 2 if tile.resident < simdgroups < 2 * tile.resident and steps > 1 else parts
 
 
 def has_vectors(rows: int, length: int, strides: tuple[int, int], vector: int) -> bool:
