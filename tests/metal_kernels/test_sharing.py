@@ -13,7 +13,7 @@ sharing = load().metal_kernels.sharing.sharing
         (600, 64, 8, 4),  # 8 would not run at once
         (100, 3, 8, 2),  # each keeps a step
         (100, 1, 8, 1),
-        (1000, 64, 8, 1),
+        (1300, 64, 8, 1),
         (5000, 64, 8, 1),
     ],
 )
