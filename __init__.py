@@ -34,11 +34,7 @@ async def comfy_entrypoint():
 
     class MetalKernelsExtension(ComfyExtension):
         async def on_load(self):
-            library.install()
-            execution.install()
-            kitchen.install()
-            stock.install()
-            out_of_memory.install()
+            library.install(execution, kitchen, stock, out_of_memory)
 
         async def get_node_list(self):
             return node_list()

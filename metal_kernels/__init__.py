@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 
 from . import fp8, grouped_mm, linear, pad, softmax
 from .entries import Entry
+from .extensions import Extension
 from .installation import Installation
 from .kernel import Kernel
 from .switches import watch
@@ -26,7 +27,8 @@ _installation = Installation(KERNELS)
 
 
 def install() -> None:
-    """Patch what this torch needs, reading METAL_KERNELS first. Idempotent. Without MPS nothing is patched.
+    """Patch what this torch needs, reading METAL_KERNELS first, then install the extensions. Idempotent. Without MPS
+    nothing is patched.
 
     `status()` says what is patched and why. Call it at load or between graphs, never while one runs.
     """
@@ -34,8 +36,27 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Leave torch exactly as it was before `install()`."""
+    """Leave torch, and what the extensions changed, exactly as before `install()`, which brings all of it back.
+
+    What others have put over ours since stays; ours then only passes calls on to what was there before. Modes and
+    counters are kept. Call it between graphs, never while one runs.
+    """
     _installation.uninstall()
+
+
+def add_extension(extension: Extension) -> None:
+    """Have `extension.install()` called after the kernels are installed, now if they are, and `extension.uninstall()`
+    before they are taken out: for what stands on them in a program that this library does not know.
+
+    extension  a module or an object with these two functions, either of which may be called when there is nothing for
+               it to do. The last one added is the first one out. What it raises is logged and stops nothing.
+    """
+    _installation.add_extension(extension)
+
+
+def remove_extension(extension: Extension) -> None:
+    """Take an extension out, if the kernels are installed, and forget it. Nothing happens for one that is unknown."""
+    _installation.remove_extension(extension)
 
 
 def using(**modes: str) -> AbstractContextManager[None]:
@@ -125,6 +146,7 @@ def reset_counters() -> None:
 
 __all__ = [
     "KERNELS",
+    "add_extension",
     "entry",
     "install",
     "modes",
@@ -133,6 +155,7 @@ __all__ = [
     "passed",
     "registered",
     "registered_now",
+    "remove_extension",
     "reset_counters",
     "set_mode",
     "set_workflow",

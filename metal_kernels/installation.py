@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 from .entries import Entry
 from .environment import Environment, detect
+from .extensions import Extension, Extensions
 from .kernel import Kernel, Need, Patch
 from .patcher import AlreadyPatched, NoSuchOp, Patcher
 from .switches import AUTO, ON, Counters, Switch, Switches, parse_modes
@@ -32,6 +33,7 @@ class Installation:
         self.switches = Switches(self.kernels)
         self.patcher = Patcher(dispatch_key)
         self.entries: dict[str, Entry] = {}
+        self.extensions = Extensions()
         self.installed = False
         self._given = environment
         self._environment = environment
@@ -65,15 +67,30 @@ class Installation:
             self.installed = True
             self._apply()
             log.info("Metal Kernels: %s", self.headline())
+            self.extensions.install()
 
     def uninstall(self) -> None:
-        """Give every op back to torch. Modes, counters and failures are kept."""
+        """Take the extensions out, and give every op back to torch. Modes, counters and failures are kept."""
         with self._lock:
+            if self.installed:
+                self.extensions.uninstall()
             self.patcher.uninstall()
             self.installed = False
             for switch in self.switches:
                 switch.registered = False
                 switch.refresh()
+
+    def add_extension(self, extension: Extension) -> None:
+        """Have it installed and uninstalled with the kernels; where they are installed, it is now. Idempotent."""
+        with self._lock:
+            if self.extensions.add(extension) and self.installed:
+                self.extensions.put(extension)
+
+    def remove_extension(self, extension: Extension) -> None:
+        """Forget it, and take it out where it is in. Idempotent."""
+        with self._lock:
+            if self.extensions.remove(extension) and self.installed:
+                self.extensions.take(extension)
 
     def set_mode(self, everything: str | None = None, /, **modes: str) -> None:
         """Set the process mode of all kernels, or of those named, and register or unregister their ops to match."""

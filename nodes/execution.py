@@ -92,6 +92,7 @@ def uninstall():
     with _lock:
         while _hooks:
             _hooks.pop().remove()
+            drop_cache()  # what runs before they are in again, runs without the kernels
         _state["problem"] = "the hooks are not installed"
 
 

@@ -57,6 +57,7 @@ def world(monkeypatch):
     monkeypatch.setattr(hooks, "_listeners", [governor])
     monkeypatch.setattr(hooks, "_complained", set())
     hooks.uninstall()
+    monkeypatch.setitem(hooks._state, "drop_cache", False)
     with standin() as comfyui:
         hooks.install()
         yield SimpleNamespace(hooks=hooks, state=state, library=library, governor=governor, comfyui=comfyui)

@@ -1,7 +1,19 @@
 """The stand-in for ComfyUI's node API, and the pack loaded through it."""
+import sys
+
 import pytest
-from pack import STANDIN, load_as_comfyui
+from pack import NAME, STANDIN, load_as_comfyui
 from switch_world import executor, world  # noqa: F401  (fixtures)
+
+
+@pytest.fixture(autouse=True)
+def no_extensions():
+    """What a test added to the library's installation is forgotten after it, or a later test's `install()` would put
+    it in again."""
+    yield
+    kernels = getattr(sys.modules.get(NAME), "metal_kernels", None)
+    for extension in getattr(kernels, "_installation", None) and kernels._installation.extensions or ():
+        kernels.remove_extension(extension)
 
 
 @pytest.fixture

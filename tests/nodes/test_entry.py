@@ -76,8 +76,8 @@ def test_on_this_machine_it_loads_and_says_why_nothing_is_patched(copy):
     ("echo 'def (' > metal_kernels/patcher.py", "SyntaxError"),
     ("printf 'def install():\\n    raise RuntimeError(\"no way\")\\ndef status():\\n    return {}\\n'"
      " > metal_kernels/__init__.py", "RuntimeError: no way"),
-    ("printf 'def install():\\n    pass\\ndef status():\\n    raise KeyError(\"x\")\\n' > metal_kernels/__init__.py",
-     "KeyError: 'x'"),
+    ("printf 'def install(*_):\\n    pass\\nadd_extension = install\\ndef status():\\n    raise KeyError(\"x\")\\n'"
+     " > metal_kernels/__init__.py", "KeyError: 'x'"),
 ], ids=["import fails", "syntax error", "install fails", "status fails"])
 def test_the_nodes_register_and_say_what_is_wrong(copy, break_it, said):
     subprocess.run(break_it, shell=True, cwd=copy, check=True)
@@ -119,6 +119,24 @@ def test_on_load_installs(loaded):
     pack, nodes = loaded
     assert pack.metal_kernels.status()["installed"] is True
     assert "MetalKernelsStatus" in nodes
+
+
+def test_one_uninstall_for_all_of_it(loaded):
+    """What stands in ComfyUI goes and comes with the kernels."""
+    pack, _ = loaded
+    execution = importlib.import_module(f"{pack.__name__}.nodes.execution")
+    extensions = [each.__name__.removeprefix(f"{pack.__name__}.nodes.")
+                  for each in pack.metal_kernels._installation.extensions]
+    assert extensions == ["execution", "fp8.kitchen", "fp8.stock", "memory.out_of_memory"]
+    for module in sorted((ROOT / "nodes").rglob("*.py")):
+        name = ".".join(module.relative_to(ROOT / "nodes").with_suffix("").parts).removesuffix(".__init__")
+        if "\ndef uninstall(" in module.read_text():
+            assert name in extensions, f"nodes/{name} is put in and never taken out"
+    assert execution.problem() != "the hooks are not installed"
+    pack.metal_kernels.uninstall()
+    assert execution.problem() == "the hooks are not installed"
+    pack.metal_kernels.install()
+    assert execution.problem() != "the hooks are not installed"
 
 
 def test_on_the_device_one_line_says_what_is_patched_and_how_to_switch_it_off(comfy_api, mps, caplog):

@@ -21,6 +21,7 @@ def comfyui(hooks, monkeypatch):
     monkeypatch.setattr(hooks, "_listeners", [])
     monkeypatch.setattr(hooks, "_complained", set())
     hooks.uninstall()
+    monkeypatch.setitem(hooks._state, "drop_cache", False)
     with standin() as modules:
         hooks.install()
         yield modules
@@ -343,6 +344,18 @@ def test_the_cache_is_dropped_before_the_next_prompt_whoever_wants_it(comfyui, h
     dropped = executor.caches
     run(executor, {"1": node("A")})
     assert dropped is not before and executor.caches is dropped
+
+
+def test_results_made_while_the_hooks_were_out_are_not_served(comfyui, hooks):
+    """The kernels were out as well."""
+    executor = comfyui.execution.PromptExecutor({"A": quiet})
+    before = executor.caches
+    hooks.uninstall()
+    run(executor, {"1": node("A")})
+    assert executor.caches is before
+    hooks.install()
+    run(executor, {"1": node("A")})
+    assert executor.caches is not before
 
 
 def test_cache_keys_of_expansions_are_marked_for_this_prompt(comfyui, recorder, hooks):

@@ -128,6 +128,8 @@ def register(kernels, registry, constraints):
     registry.set_priority([NAME, *before])
 
     def unregister():
+        if private.backend(registry, NAME) is not backend:  # somebody has registered another one in its place
+            return
         private.forget_backend(registry, NAME)
         registry.set_priority([name for name in private.priority(registry) if name != NAME])
 

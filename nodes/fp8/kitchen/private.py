@@ -33,9 +33,9 @@ def forget_backend(registry, name):
 
 
 def handlers(op):
-    """layout class -> handler of `op`: the table itself that register_layout_op writes to. Empty for an unknown op."""
+    """layout class -> handler of `op`: the table itself that register_layout_op writes to. {} for an unknown op."""
     base = importlib.import_module("comfy_kitchen.tensor.base")
-    return _read(base, "_LAYOUT_DISPATCH_TABLE").setdefault(op, {})
+    return _read(base, "_LAYOUT_DISPATCH_TABLE").get(op, {})
 
 
 def data(tensor):

@@ -211,6 +211,16 @@ class TestUndone:
         finally:
             kitchen.package.set_backend_priority(["cuda", "triton", "eager"])
 
+    def test_a_backend_that_took_ours_place_stays(self, kitchen):
+        kitchen.registry.register("metal", kitchen.eager, {})
+        kitchen.ours.uninstall()
+        try:
+            assert kitchen.private.backend(kitchen.registry, "metal") is kitchen.eager
+            assert kitchen.private.priority(kitchen.registry)[0] == "metal"
+        finally:
+            kitchen.private.forget_backend(kitchen.registry, "metal")
+            kitchen.package.set_backend_priority(["cuda", "triton", "eager"])
+
     def test_a_user_may_disable_it(self, kitchen):
         kitchen.package.disable_backend("metal")
         x = randn(4, 32).to("mps")
