@@ -39,6 +39,7 @@ def world(memory, toys, monkeypatch):
     monkeypatch.setattr(hooks, "_listeners", [meter])
     monkeypatch.setattr(hooks, "_complained", set())
     hooks.uninstall()
+    monkeypatch.setitem(hooks._state, "drop_cache", False)
     with standin() as comfyui:
         hooks.install()
         yield SimpleNamespace(hooks=hooks, comfyui=comfyui, meter=meter, delivered=delivered, now=memory.now, toys=toys)
