@@ -348,9 +348,7 @@ def test_the_cache_is_dropped_before_the_next_prompt_whoever_wants_it(comfyui, h
 
 def test_results_made_while_the_hooks_were_out_are_not_served(comfyui, hooks):
     executor = comfyui.execution.PromptExecutor({"A": quiet})
-    before = executor.caches
-    hooks.uninstall()
-    hooks.install()
+    before, _, _ = executor.caches, hooks.uninstall(), hooks.install()
     run(executor, {"1": node("A")})
     assert executor.caches is not before
 
