@@ -13,6 +13,7 @@ import torch
 from ..given import Unfit
 
 MAX_HEADER = 100_000_000  # bytes; the format's own limit
+MAX_DIMENSIONS, LARGEST = 64, 2**63 - 1  # torch's: of a tensor, and of its sizes
 # Bits of one value, and the dtype that torch has for it (None where this torch has none).
 BITS = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32,
@@ -30,7 +31,13 @@ CODES = {dtype: code for code, dtype in TORCH.items() if dtype is not None}
 
 
 class ModelFileError(Unfit):
-    """A file, a name or a setting that can't be used: one sentence for the person at the graph."""
+    """A file, a name or a setting that can't be used: one sentence for the person at the graph.
+
+    Names come from files and may hold anything; what can't be printed is shown escaped, so that it stays one line.
+    """
+
+    def __init__(self, sentence):
+        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in sentence))
 
 
 class Unfamiliar(ModelFileError):
@@ -93,16 +100,24 @@ def read(path, name=None):
     if len(text) < length or not text:
         raise ModelFileError(f"{name} is cut off: its header has {length:,} bytes and the file only {size:,}. {_AGAIN}")
     try:
-        parsed = json.loads(text)
+        tensors = parsed(text)
     except ValueError as problem:
         raise ModelFileError(f"{name} is no safetensors file: its header is no JSON ({problem}).") from problem
-    if not isinstance(parsed, dict):
-        raise ModelFileError(f"{name} is no safetensors file: its header is {parsed!r:.60}, not an object of tensors.")
-    metadata = parsed.pop("__metadata__", None) or {}
+    if not isinstance(tensors, dict):
+        raise ModelFileError(f"{name} is no safetensors file: its header is {tensors!r:.60}, not an object of tensors.")
+    metadata = tensors.pop("__metadata__", None) or {}
     base = 8 + length
-    entries = {key: _entry(name, key, value, base) for key, value in parsed.items()}
+    entries = {key: _entry(name, key, value, base) for key, value in tensors.items()}
     _check_places(name, entries.values(), base, size)
     return Header(path, name, size, entries, metadata if isinstance(metadata, dict) else {})
+
+
+def parsed(text):
+    """What a JSON text says. Raises ValueError for everything that is none, too deep a one as well."""
+    try:
+        return json.loads(text)
+    except RecursionError as problem:
+        raise ValueError("it is nested too deeply") from problem
 
 
 _AGAIN = "Download or copy it again."
@@ -121,11 +136,13 @@ def _what(start):
 def _entry(name, key, value, base):
     try:
         code, shape, (begin, end) = value["dtype"], tuple(value["shape"]), value["data_offsets"]
-        fits = all(isinstance(n, int) and n >= 0 for n in (*shape, begin, end))
+        fits = isinstance(code, str) and len(shape) <= MAX_DIMENSIONS
+        fits = fits and all(type(n) is int and 0 <= n <= LARGEST for n in (*shape, begin, end))
+        fits = fits and math.prod(n for n in shape if n) <= LARGEST
     except (TypeError, KeyError, ValueError):
         fits = False
     if not fits:
-        raise ModelFileError(f"{name} contradicts itself: its header says {value!r} of {key}: no tensor. {_AGAIN}")
+        raise ModelFileError(f"{name} contradicts itself: its header says {value!r:.120} of {key}: no tensor. {_AGAIN}")
     if code not in BITS:
         raise Unfamiliar(f"{name} holds {key} in the format {code!r}, which these nodes don't know.")
     entry = Entry(key, code, shape, base + begin, base + end)

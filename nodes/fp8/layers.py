@@ -6,19 +6,18 @@ in the metadata, `.weight_scale` beside each weight). Whatever a file is called,
 taken times that scale, and one without is only believed where no weight of its model has a scale, or where it is an
 embedding, which the tools that scale leave alone. A checkpoint holds several models, each of a kind of its own.
 """
-import json
-import math
 from dataclasses import dataclass, field
 
-from .header import NAMES, ModelFileError, Unfamiliar
+from .formats import FP8, check, no_matrix, used
+from .header import NAMES, ModelFileError, Unfamiliar, parsed
+from .scales import INPUT_SCALES, SCALES, check_pair, check_strays, first
 
-FP8 = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}  # stored as -> the format's name in comfy_quant
-FORMATS = tuple(FP8.values())
-WIDE = frozenset(("BF16", "F16", "F32", "F64"))
+OTHER_FLOAT8 = ("F8_E4M3FNUZ", "F8_E5M2FNUZ", "F8_E8M0")  # which neither ComfyUI nor a Mac computes with
 MARKER, CONFIG, METADATA = "scaled_fp8", "comfy_quant", "_quantization_metadata"
-SCALES = ("weight_scale", "scale_weight")  # today's name, the older one
-INPUT_SCALES = ("input_scale", "scale_input")
-EMBEDDINGS = ("embed_tokens", "token_embedding", "position_embedding", "shared", "relative_attention_bias", "wte")
+# Embeddings of text encoders; the last two by that name only at the top of a model (a block may have a layer `shared`).
+EMBEDDINGS = ("embed_tokens", "token_embedding", "position_embedding", "relative_attention_bias")
+TOP_EMBEDDINGS = ("shared", "wte")
+TOP = frozenset(("transformer", "model", "encoder", "decoder", "text_model", "language_model"))
 
 # What the names of a checkpoint's models begin with; of some it holds several, told apart by what follows.
 MODEL = "model.diffusion_model."
@@ -30,7 +29,8 @@ VAES = ("first_stage_model.", "vae.")
 class Layer:
     """A quantised layer. `weight`, `scale`, `input_scale` are names in the file; no scale means that it is 1.
 
-    config  what comfy_quant says of it; `format` is among that.
+    config    what comfy_quant says of it; `format` is among that.
+    declared  whether the file says so itself.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Layer:
     scale: str | None = None
     input_scale: str | None = None
     config: dict = field(default_factory=dict)
+    declared: bool = False
 
     @property
     def format(self):
@@ -61,28 +62,37 @@ def part(name):
 def recognise(header, mapped, known, strict=True):
     """{layer name: Layer} of a file.
 
-    mapped  the file's tensors (`Mapped`); only comfy_quant texts and scales are read.
-    known   the names of the formats that this ComfyUI can run.
-    strict  False: what is neither FP8 nor comfy_quant is passed over.
+    mapped  the file's tensors (`Mapped`); only comfy_quant texts and scales are read, and weights with a scale of 0.
+    known   the names of the formats that this ComfyUI can run, or a mapping from them to what it says of each.
+    strict  False: what has no scale and is neither FP8 nor comfy_quant is passed over.
 
-    Raises ModelFileError for an unknown format, for scales that are missing, of the wrong shape or no numbers, and for
-    scaled FP8 where ComfyUI applies no scale (convolutions).
+    Raises ModelFileError for an unknown format, for scales that are missing, of the wrong shape or no numbers, for a
+    scale of which is not known how it is to be used, and for scaled FP8 where ComfyUI applies no scale (convolutions).
     """
     configs = _configs(header, mapped)
     markers = {name[: -len(MARKER)]: entry for name, entry in header.entries.items() if _is_marker(name)}
     weights = [entry for name, entry in header.entries.items() if name.endswith(".weight")]
-    scaled = {part(name) for name in markers}
-    scaled |= {part(entry.name) for entry in weights if entry.code in FP8 and _scale_of(header, entry)}
-    found = {}
+    scaled = {part(name): "the file's scaled_fp8 says that it has one" for name in markers}
+    scaled |= {part(entry.name): "other weights of the file have one"
+               for entry in weights if entry.code in FP8 and _has_scale(header, entry)}  # fmt: skip
+    found, taken = {}, set()
     for entry in weights:
         name = entry.name.removesuffix(".weight")
-        config, scale = configs.get(name), _scale_of(header, entry)
-        if config is None and (strict or entry.code in FP8):
-            config = _implied(header, mapped, entry, scale, part(entry.name) in scaled, markers)
-        if config is not None:
-            layer = Layer(name, entry.name, scale, _first(header, name, INPUT_SCALES), config)
-            _check(header, mapped, entry, layer, known)
+        config, scale = configs.get(name), first(header, name, SCALES)
+        declared = name in configs
+        if not declared:
+            config = _implied(header, entry, scale, scaled.get(part(entry.name), scaled.get("")), markers)
+        if declared or config is not None:
+            _check_format(header, name, config, known)
+            layer = Layer(name, entry.name, scale, first(header, name, INPUT_SCALES), config, declared)
+            for endings in SCALES, INPUT_SCALES:
+                check_pair(header, mapped, name, endings)
+            check(header, mapped, entry, layer, known)
             found[name] = layer
+            taken |= used(header, layer, known)
+    check_strays(header, mapped, taken)
+    if strict:
+        _check_familiar(header, [entry for entry in weights if entry.name.removesuffix(".weight") not in found])
     return found
 
 
@@ -91,38 +101,53 @@ def _configs(header, mapped):
     configs = {}
     if METADATA in header.metadata:
         try:
-            configs.update(json.loads(header.metadata[METADATA])["layers"])
-        except (ValueError, TypeError, KeyError) as problem:
+            configs.update(parsed(header.metadata[METADATA])["layers"].items())
+        except (ValueError, TypeError, KeyError, AttributeError) as problem:
             raise ModelFileError(f"{header.name}: its metadata's {METADATA} can't be read ({problem!r}).") from problem
     for name in header.entries:
         if name.endswith(f".{CONFIG}"):
-            values = mapped.tensor(name).flatten().tolist()
+            values, layer = mapped.tensor(name).flatten().tolist(), name.removesuffix(f".{CONFIG}")
             try:
-                configs[name.removesuffix(f".{CONFIG}")] = json.loads(bytes(values))
+                config = parsed(bytes(values))
             except (ValueError, TypeError) as problem:  # TypeError: numbers that are no bytes
                 raise ModelFileError(f"{header.name}: {name} is no JSON text but {_start(values)}.") from problem
+            said = configs.setdefault(layer, config)
+            if said != config:
+                raise ModelFileError(
+                    f"{header.name} contradicts itself: its metadata says {said!r:.80} of {layer}, and {name} "
+                    f"{config!r:.80}."
+                )
     return configs
 
 
-def _implied(header, mapped, entry, scale, scaled, markers):
-    """The config of a weight that has none, None for one that isn't quantised."""
+def _check_format(header, layer, config, known):
+    kind = config.get("format") if isinstance(config, dict) else config
+    if not isinstance(config, dict) or not isinstance(kind, str) or kind not in known:
+        raise ModelFileError(
+            f"{header.name}: the layer {layer} is in the format {kind!r:.60}, which this ComfyUI doesn't know; it "
+            f"knows {', '.join(sorted(known))}."
+        )
+
+
+def _implied(header, entry, scale, scaled, markers):
+    """The config of a weight that has none, None for one that isn't quantised.
+
+    scaled  how it is known that the weights of its model have scales; None where it isn't.
+    """
     where = f"{header.name}: {entry.name}"
     if entry.code not in FP8:
-        if len(entry.shape) == 2 and entry.code in ("I8", "U8", "F4"):
-            raise Unfamiliar(f"{where} is {NAMES[entry.code]}, and nothing in the file says in which format.")
-        if scale is not None and entry.code in WIDE and _values(mapped, scale) != [1.0]:
-            raise Unfamiliar(f"{where} is {NAMES[entry.code]} and has a scale ({scale}): what it means is unknown.")
+        if scale is None and len(entry.shape) >= 2 and entry.code in OTHER_FLOAT8 and scaled:
+            raise _missing(where, entry, scaled)
         return None
     if len(entry.shape) != 2 and scale is not None:
-        raise _no_matrix(where, entry)
+        raise no_matrix(where, entry)
     if len(entry.shape) < 2:
         return None  # a norm's
     if scale is None and scaled:
-        if entry.name.removesuffix(".weight").endswith(EMBEDDINGS):
-            return None
-        raise ModelFileError(
-            f"{where} is {NAMES[entry.code]} and its scale is missing, while other weights of the file have one."
-        )
+        if len(entry.shape) == 2 and first(header, entry.name.removesuffix(".weight"), INPUT_SCALES) is None:
+            if _is_embedding(entry.name.removesuffix(".weight")):
+                return None
+        raise _missing(where, entry, scaled)
     if len(entry.shape) != 2:
         return None
     config = {"format": FP8[entry.code]}
@@ -134,58 +159,22 @@ def _implied(header, mapped, entry, scale, scaled, markers):
     return config
 
 
-def _check(header, mapped, entry, layer, known):
-    where = f"{header.name}: {entry.name}"
-    kind = layer.config.get("format") if isinstance(layer.config, dict) else None
-    if kind not in known:
-        raise ModelFileError(
-            f"{header.name}: the layer {layer.name} is in the format {kind!r}, which this ComfyUI doesn't know; it "
-            f"knows {', '.join(sorted(known))}."
-        )
-    if kind not in FORMATS:
-        needed = {"nvfp4": ("weight_scale", "weight_scale_2"), "mxfp8": ("weight_scale",)}.get(kind, ())
-        for scale in needed:
-            if f"{layer.name}.{scale}" not in header.entries:
-                raise ModelFileError(f"{where} is {kind} and its scale {layer.name}.{scale} is missing.")
-        return
-    if FP8.get(entry.code) != kind:
-        raise ModelFileError(f"{where} is {NAMES[entry.code]}, and its comfy_quant says {kind}.")
-    if len(entry.shape) not in (2, 3) or (len(entry.shape) == 3 and "num_experts" not in layer.config):
-        raise _no_matrix(where, entry)
-    if layer.scale is None:
-        if f"{layer.name}.{CONFIG}" in header.entries or METADATA in header.metadata:
-            raise ModelFileError(f"{where} is {kind} and its scale {layer.name}.weight_scale is missing.")
-        return
-    _check_scale(where, header.entries[layer.scale], entry.shape)
-    _check_values(header, mapped, layer.scale)
-    if layer.input_scale is not None:
-        _check_input_scale(header, mapped, header.entries[layer.input_scale])
+def _check_familiar(header, weights):
+    """No matrices in dtypes that only ever hold quantised values, where nothing says how."""
+    for entry in weights:
+        if len(entry.shape) == 2 and entry.code in ("I8", "U8", "F4", *OTHER_FLOAT8):
+            raise Unfamiliar(
+                f"{header.name}: {entry.name} is {NAMES[entry.code]}, and nothing in the file says in which format."
+            )
 
 
-def _check_scale(where, scale, shape):
-    """One value, or one for each row of the weight (each expert and row of a stack of weights)."""
-    per_row = {(shape[0], 1)} if len(shape) == 2 else {shape[:1], (shape[0], 1), (shape[0], 1, 1), (*shape[:2], 1)}
-    if scale.code not in WIDE:
-        raise ModelFileError(f"{where}: its scale {scale.name} is {NAMES[scale.code]}: no floating-point dtype.")
-    if scale.numel != 1 and scale.shape not in per_row:
-        raise ModelFileError(
-            f"{where} has the shape {shape} and its scale {scale.name} {scale.shape}; one value is expected, or the "
-            f"shape {(shape[0], 1)}."
-        )
+def _missing(where, entry, scaled):
+    return ModelFileError(f"{where} is {NAMES[entry.code]} and its scale is missing, while {scaled}.")
 
 
-def _check_input_scale(header, mapped, scale):
-    if scale.code not in WIDE:
-        raise ModelFileError(f"{header.name}: {scale.name} is {NAMES[scale.code]}: no floating-point dtype.")
-    if scale.numel != 1:
-        raise ModelFileError(f"{header.name}: {scale.name} has the shape {scale.shape}; one value is expected.")
-    _check_values(header, mapped, scale.name)
-
-
-def _check_values(header, mapped, scale):
-    wrong = [value for value in _values(mapped, scale) if not (math.isfinite(value) and value >= 0)]
-    if wrong:
-        raise ModelFileError(f"{header.name}: the scale {scale} is {wrong[0]}, which is no scale.")
+def _is_embedding(layer):
+    above, _, last = layer.removeprefix(part(layer)).rpartition(".")
+    return last in EMBEDDINGS or (last in TOP_EMBEDDINGS and set(above.split(".")) - {""} <= TOP)
 
 
 def _start(values):
@@ -196,23 +185,8 @@ def _start(values):
         return f"{values[:8]}"
 
 
-def _values(mapped, name):
-    return mapped.tensor(name).double().flatten().tolist()
-
-
-def _no_matrix(where, entry):
-    return ModelFileError(
-        f"{where} is {NAMES[entry.code]} with a scale and has {len(entry.shape)} dimensions, {entry.shape}: ComfyUI "
-        "scales matrices only and would use it unscaled. Use a file in which it is bfloat16 or float16."
-    )
-
-
-def _scale_of(header, entry):
-    return _first(header, entry.name.removesuffix(".weight"), SCALES)
-
-
-def _first(header, layer, endings):
-    return next((f"{layer}.{ending}" for ending in endings if f"{layer}.{ending}" in header.entries), None)
+def _has_scale(header, entry):
+    return first(header, entry.name.removesuffix(".weight"), (*SCALES, *INPUT_SCALES)) is not None
 
 
 def _is_marker(name):

@@ -8,7 +8,7 @@ import gc
 from dataclasses import dataclass, field
 
 from ..progress import Hooks
-from . import files, found, layers, memory, state
+from . import files, formats, found, layers, memory, state
 from .header import Header, ModelFileError, read
 from .mapped import Mapped
 from .plan import Options, Plan, make
@@ -152,7 +152,7 @@ def _load(folder, names, options, hooks, build, kind):
     for name in names:
         head = read(files.find(folder, name), name)
         mapped = Mapped(head)
-        sources.append(Source(head, mapped, layers.recognise(head, mapped, QUANT_ALGOS.keys())))
+        sources.append(Source(head, mapped, layers.recognise(head, mapped, QUANT_ALGOS)))
     for source in sources:
         source.plan = make(source.header, source.layers, options)
     needed = sum(source.plan.resident for source in sources)
@@ -201,7 +201,7 @@ def _built(build, states, sources):
 
 
 def _refuse_other_formats(source, names):
-    other = [name for name in names if name in source.layers and source.layers[name].format not in layers.FORMATS]
+    other = [name for name in names if name in source.layers and source.layers[name].format not in formats.FORMATS]
     if other:
         kind = source.layers[other[0]].format
         raise ModelFileError(f"{source.header.name}: ComfyUI can't hold {_some(other)} in the format {kind}.")

@@ -5,11 +5,17 @@ from .header import NAMES, ModelFileError
 
 
 class Mapped:
-    """`tensor(name)` of a `Header`: on the CPU, of the file's own bytes. Writing into one never reaches the file."""
+    """`tensor(name)` of a `Header`: on the CPU, of the file's own bytes. Writing into one never reaches the file.
+
+    Raises ModelFileError when the file is gone or shorter than its header says.
+    """
 
     def __init__(self, header):
         self.header = header
-        self._storage = torch.UntypedStorage.from_file(header.path, False, header.size)
+        try:
+            self._storage = torch.UntypedStorage.from_file(header.path, False, header.size)
+        except RuntimeError as problem:  # moved or cut since its header was read
+            raise ModelFileError(f"{header.name} can't be read: {str(problem).splitlines()[0]:.200}") from problem
 
     def tensor(self, name):
         """The tensor in its dtype and shape. Raises ModelFileError where this torch lacks the dtype."""

@@ -7,8 +7,10 @@ layer with `norm` in its name.
 import fnmatch
 from dataclasses import dataclass, field
 
+from .formats import FP8
 from .header import BITS, ModelFileError
-from .layers import CONFIG, FP8, INPUT_SCALES, MARKER, SCALES, VAES, WIDE
+from .layers import CONFIG, MARKER, VAES
+from .scales import INPUT_SCALES, SCALES, WIDE
 
 AS_STORED, PER_TENSOR, PER_ROW = "as stored", "per tensor", "per row"
 CHOICES = (AS_STORED, PER_TENSOR, PER_ROW)
@@ -105,6 +107,8 @@ def make(header, layers, options, avoid=frozenset()):
         name = entry.name
         if name in gone or _is_consumed(name, layers):
             continue
+        if name not in by_source and _is_second(name, plan.layers):
+            continue
         if name in by_source:
             step = Step(KEEP, name, by_source[name])
         elif name in widened:
@@ -163,6 +167,12 @@ def _is_consumed(name, layers):
     return name == MARKER or name.endswith(f".{MARKER}") or (
         name.endswith(f".{CONFIG}") and name.removesuffix(f".{CONFIG}") in layers
     )
+
+
+def _is_second(name, layers):
+    """The same scale once more, under its other name."""
+    layer, _, ending = name.rpartition(".")
+    return layer in layers and ending in (*SCALES, *INPUT_SCALES) and layers[layer].format in FP8.values()
 
 
 def _bytes(entry, action, options):

@@ -10,9 +10,11 @@ import torch
 
 from ..progress import Hooks
 from . import found, plan
+from .formats import FORMATS
 from .header import ModelFileError
-from .layers import CONFIG, FORMATS, SCALES
+from .layers import CONFIG
 from .quantize import PER_TENSOR, quantize
+from .scales import SCALES
 from .state import config_tensor
 from .writer import Writer
 

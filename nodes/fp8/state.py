@@ -3,9 +3,10 @@ import json
 
 import torch
 
-from .layers import CONFIG, SCALES
+from .layers import CONFIG
 from .plan import KEEP, QUANTIZE
 from .quantize import quantize
+from .scales import SCALES
 
 WIDE = torch.bfloat16  # holds every FP8 value exactly
 
@@ -64,8 +65,8 @@ def _add_layer(state, layer):
     scale = f"{layer.name}.{SCALES[0]}"
     if layer.scale is None and layer.format.startswith("float8"):
         state[scale] = torch.ones((), dtype=torch.float32)
-    elif layer.scale is not None and state[scale].numel() == 1 and layer.format.startswith("float8"):
-        state[scale] = state[scale].float().reshape(())
+    elif layer.scale is not None and layer.format.startswith("float8"):
+        state[scale] = state[scale].float().reshape(() if state[scale].numel() == 1 else state[scale].shape)
     given = f"{layer.name}.input_scale"
     if given in state and state[given].numel() == 1 and float(state[given]) == 1.0:
         del state[given]  # as ComfyUI does: 1 is no scale

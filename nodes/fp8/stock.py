@@ -171,7 +171,7 @@ def checked(paths):
         if path.lower().endswith(ENDINGS):
             try:
                 header = read(path)
-                found_layers = layers.recognise(header, Mapped(header), QUANT_ALGOS.keys(), strict=False)
+                found_layers = layers.recognise(header, Mapped(header), QUANT_ALGOS, strict=False)
             except Unfamiliar:
                 continue
             expected += [name for name, layer in found_layers.items() if layer.scale is not None]

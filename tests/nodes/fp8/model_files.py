@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import save_file
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
-KNOWN = ("float8_e4m3fn", "float8_e5m2", "mxfp8", "nvfp4", "int8_tensorwise")
+KNOWN = dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "mxfp8", "nvfp4", "int8_tensorwise"))
 
 
 def part(name):

@@ -71,6 +71,18 @@ def test_no_safetensors_file(module, tmp_path, content, says):
 
 
 @pytest.mark.parametrize("header, data, says", [
+    (one(dtype=["F32"]), bytes(24), "no tensor"),
+    (one(dtype={"F32": 1}), bytes(24), "no tensor"),
+    (one(dtype=None), bytes(24), "no tensor"),
+    (one(shape=[True]), bytes(24), "no tensor"),
+    (one(shape="23"), bytes(24), "no tensor"),
+    (one(shape=[2, 3.0]), bytes(24), "no tensor"),
+    (one(shape=[0, 10**30], data_offsets=[0, 0]), b"", "no tensor"),
+    (one(shape=[0, 2**62, 4], data_offsets=[0, 0]), b"", "no tensor"),
+    (one(shape=[1] * 65, data_offsets=[0, 4]), bytes(4), "no tensor"),
+    (one(data_offsets=[False, True]), bytes(1), "no tensor"),
+    (one(data_offsets=[0, 10**40]), bytes(24), "no tensor"),
+    (b'{"w": ' + b"[" * 200_000, b"", "its header is no JSON (it is nested too deeply)"),
     (b"{" + b" " * 20, b"", "its header is no JSON"),
     (b'{"w": ', b"", "its header is no JSON"),
     (one(dtype="F7"), b"\0" * 24, "holds w in the format 'F7'"),
@@ -104,3 +116,22 @@ def test_every_cut_of_a_file_is_noticed(module, tmp_path):
 def test_a_file_that_is_gone(module, tmp_path):
     with pytest.raises(module.ModelFileError, match="gone.safetensors can't be read: No such file"):
         module.read(str(tmp_path / "gone.safetensors"))
+
+
+def test_a_file_that_is_cut_after_its_header_was_read(module, tmp_path):
+    path = write(tmp_path, {"w": random(40, 60)})
+    header = module.read(str(path))
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ValueError, match=r"^model.safetensors can't be read: ") as caught:
+        part("mapped").Mapped(header)
+    assert type(caught.value) is module.ModelFileError
+    path.unlink()
+    with pytest.raises(module.ModelFileError, match=r"^model.safetensors can't be read: "):
+        part("mapped").Mapped(header)
+
+
+def test_a_name_that_is_no_line_is_shown_escaped(module, tmp_path):
+    path = raw(tmp_path, {"a\n\x1b[31mb": {"dtype": "F32", "shape": [2], "data_offsets": [0, 9]}}, bytes(9))
+    with pytest.raises(module.ModelFileError) as caught:
+        module.read(str(path))
+    assert r"a\n\x1b[31mb is float32" in str(caught.value) and str(caught.value).isprintable()

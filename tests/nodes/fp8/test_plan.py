@@ -159,13 +159,31 @@ def test_a_wide_layer_that_is_no_place_for_fp8_stays_as_it_is(plan, tmp_path):
 
 def test_other_formats_pass_untouched(plan, tmp_path):
     """Their scales may be FP8 themselves."""
-    tensors = {"a.weight": torch.zeros(8, 16, dtype=torch.uint8), "a.weight_scale": random(128, 4).to(E4M3),
+    tensors = {"a.weight": torch.zeros(8, 16, dtype=torch.uint8), "a.weight_scale": random(128, 4).abs().to(E4M3),
                "a.weight_scale_2": torch.tensor(0.5), "a.extra": random(4).to(E4M3),
                "a.comfy_quant": text({"format": "nvfp4"})}  # fmt: skip
     _, state, _ = state_of(write(tmp_path, tensors), plan.Options("per row"))
     assert {name: tensor.dtype for name, tensor in state.items()} == {
         name: tensor.dtype for name, tensor in tensors.items()
     }
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (8, 1)])
+def test_scales_are_float32_for_comfyui(plan, tmp_path, dtype, shape):
+    """MPS has no float64."""
+    path = write(tmp_path, {"a.weight": random(8, 16).to(E4M3), "a.weight_scale": torch.full(shape, 0.5, dtype=dtype)})
+    scale = state_of(path, plan.Options())[1]["a.weight_scale"]
+    assert scale.dtype is torch.float32 and scale.shape == (shape if len(shape) == 2 and shape[0] > 1 else ())
+    assert (scale == 0.5).all()
+
+
+def test_a_scale_under_both_names_goes_once(plan, tmp_path):
+    path = write(tmp_path, {"a.weight": random(8, 16).to(E4M3), "a.weight_scale": torch.tensor(0.5),
+                            "a.scale_weight": torch.tensor(0.5), "a.input_scale": torch.tensor(0.25),
+                            "a.scale_input": torch.tensor(0.25)})  # fmt: skip
+    state = state_of(path, plan.Options())[1]
+    assert set(state) == {"a.weight", "a.weight_scale", "a.input_scale", "a.comfy_quant"}
 
 
 def test_progress_goes_from_start_to_end_and_cancel_stops_it(plan, tmp_path):

@@ -81,6 +81,10 @@ def test_a_good_file_is_loaded_as_ever(comfy, tmp_path):
     (lambda folder: quant_file(folder, torch.tensor(0.5), config={"format": "float7"}), "in the format 'float7'"),
     (lambda folder: write(folder, {"a.weight": random(8, 4, 3, 3).to(E4M3), "a.weight_scale": torch.tensor(0.5)}),
      "has 4 dimensions, (8, 4, 3, 3)"),
+    (lambda folder: write(folder, {"a.weight": random(8, 16).bfloat16(), "a.weight_scale": torch.tensor(0.5)}),
+     "a.weight is bfloat16 and has a scale, a.weight_scale: how it is to be used is unknown"),
+    (lambda folder: write(folder, {"a.weight": random(8, 16).to(E4M3), "a.weight_scale_inv": torch.tensor(0.5)}),
+     "a.weight is float8_e4m3fn and has a scale, a.weight_scale_inv: how it is to be used is unknown"),
     (lambda folder: write(folder, {"a.weight": random(8, 4)}).with_suffix(".none.safetensors"), "can't be read"),
 ])  # fmt: skip
 def test_a_damaged_file_is_never_given_to_comfyui(comfy, tmp_path, make, says):
@@ -92,11 +96,11 @@ def test_a_damaged_file_is_never_given_to_comfyui(comfy, tmp_path, make, says):
 
 @pytest.mark.parametrize("tensors", [
     {"a.weight": random(8, 16).to(torch.int8)},
-    {"a.weight": random(8, 16), "a.weight_scale": torch.tensor(0.5)},
+    {"a.weight": random(8, 16), "a.weight_scale": torch.ones(())},
     {"a.weight": random(8, 16).to(E4M3), "shared.weight": random(8, 16).to(E5M2)},
     {"model.diffusion_model.a.weight": random(8, 16).to(E4M3), "text_encoders.t5.b.weight": random(8, 16).to(E4M3),
      "model.diffusion_model.a.weight_scale": torch.tensor(0.5)},
-], ids=["integers", "a wide weight with a scale", "plain", "one model plain, one scaled"])
+], ids=["integers", "a wide weight with a scale of 1", "plain", "one model plain, one scaled"])
 def test_what_only_our_loaders_do_not_know_is_comfyuis_to_judge(comfy, tmp_path, tensors):
     load = unet(comfy, patcher(model("a")))
     assert load(write(tmp_path, tensors)) is not None
