@@ -2,6 +2,7 @@
 import asyncio
 import contextlib
 import json
+import struct
 import threading
 import time
 import uuid
@@ -12,7 +13,10 @@ ENDS = ("execution_success", "execution_error", "execution_interrupted")
 
 
 class Client:
-    """`messages` are the (type, data) pairs received so far, previews left out."""
+    """`messages` are the (type, data) pairs received so far, previews left out. A sentence that a node shows of itself
+    while it runs is a pair ("text", {"node", "text"})."""
+
+    SENTENCE = 3  # the number of this kind among the messages that are not JSON
 
     def __init__(self, server):
         self.server, self.id, self.messages = server, uuid.uuid4().hex, []
@@ -54,9 +58,16 @@ class Client:
     def _hear(self, message):
         if message.type == aiohttp.WSMsgType.TEXT:
             parsed = json.loads(message.data)
-            with self._arrived:
-                self.messages.append((parsed["type"], parsed.get("data") or {}))
-                self._arrived.notify_all()
+            pair = parsed["type"], parsed.get("data") or {}
+        elif message.type == aiohttp.WSMsgType.BINARY and struct.unpack_from(">I", message.data) == (self.SENTENCE,):
+            length, = struct.unpack_from(">I", message.data, 4)
+            named, text = message.data[8 : 8 + length], message.data[8 + length :]
+            pair = "text", {"node": named.decode(), "text": text.decode()}
+        else:
+            return
+        with self._arrived:
+            self.messages.append(pair)
+            self._arrived.notify_all()
 
 
 @contextlib.contextmanager

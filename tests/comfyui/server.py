@@ -14,6 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PACK, TEST_PACK = "metal-kernels", "metal-kernels-test-nodes"
+OURS, TESTS_OWN = {PACK: ROOT}, {TEST_PACK: HERE / "test_nodes"}  # name among the custom nodes -> folder
 # A server under test fetches nothing and installs nothing: some ComfyUI forks do at their start.
 ALONE = {"HF_HUB_OFFLINE": "1", "PIP_NO_INDEX": "1"}
 
@@ -92,25 +93,35 @@ class Refused(Exception):
     """ComfyUI's validation refused a prompt; `args[0]` is its answer, with node_errors."""
 
 
+def custom_nodes(base, packs):
+    """Lay out the groups of custom nodes below `base`; the arguments that make ComfyUI load them, and no others."""
+    folders = [base / "custom_nodes", *(base / f"custom_nodes_{number}" for number in range(1, len(packs)))]
+    for folder, group in zip(folders, packs, strict=True):
+        folder.mkdir()
+        for name, target in group.items():
+            (folder / name).symlink_to(target, target_is_directory=True)
+    more = base / "more_custom_nodes.yaml"  # JSON is YAML
+    more.write_text(json.dumps({"more": {"custom_nodes": "\n".join(map(str, folders[1:]))}} if folders[1:] else {}))
+    return ["--extra-model-paths-config", str(more), "--disable-all-custom-nodes",
+            "--whitelist-custom-nodes", *(name for group in packs for name in group)]
+
+
 @contextlib.contextmanager
-def running(comfyui, faults="2.13", environment=None, seconds=600, arguments=()):
+def running(comfyui, faults="2.13", environment=None, seconds=600, arguments=(), packs=(OURS | TESTS_OWN,)):
     """A `ComfyUI` from the checkout at `comfyui`, ended when the block ends. arguments: more of main.py's own.
 
+    packs: the custom nodes, in groups that are loaded one after the other.
     It is given minutes: the first start compiles the software device.
     """
     with tempfile.TemporaryDirectory() as folder:
-        nodes = Path(folder, "custom_nodes")
-        nodes.mkdir()
-        for name, target in {PACK: ROOT, TEST_PACK: HERE / "test_nodes"}.items():
-            (nodes / name).symlink_to(target, target_is_directory=True)
+        arguments = [*custom_nodes(Path(folder), packs), *arguments]
         Path(folder, "input").mkdir()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         log = Path(folder, "log.txt")
         command = [sys.executable, str(HERE / "start.py"), str(comfyui), faults, "--listen", "127.0.0.1",
-                   "--port", str(port), "--base-directory", folder, "--disable-all-custom-nodes",
-                   "--whitelist-custom-nodes", PACK, TEST_PACK, "--disable-api-nodes",
+                   "--port", str(port), "--base-directory", folder, "--disable-api-nodes",
                    "--database-url", "sqlite:///:memory:", *arguments]
         with log.open("w") as out:
             process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT,

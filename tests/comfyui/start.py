@@ -1,18 +1,39 @@
 """Start an unmodified ComfyUI on the software mps device: python start.py COMFYUI_DIR FAULTS [main.py's arguments].
 
-On a Mac the device is the GPU, and FAULTS is not used.
+On a Mac the device is the GPU, and FAULTS is not used. FAULTS "no device": this computer as it is.
 """
 import os
 import runpy
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
+# A folder of which every module finds itself on a Mac while it is imported: a pack that asks does then what it does
+# there. All else asks torch, and has its answer from the software device.
+SEEN_ON_A_MAC = "METAL_KERNELS_TEST_SEEN_ON_A_MAC"
+
+
+def seen_on_a_mac(folder):
+    stock = SourceFileLoader.exec_module
+
+    def exec_module(self, module):
+        if not Path(self.path).resolve().is_relative_to(folder):
+            return stock(self, module)
+        platform, sys.platform = sys.platform, "darwin"
+        try:
+            return stock(self, module)
+        finally:
+            sys.platform = platform
+
+    SourceFileLoader.exec_module = exec_module
 
 
 def main():
     comfyui, faults, arguments = os.path.abspath(sys.argv[1]), sys.argv[2], sys.argv[3:]
-    if sys.platform != "darwin":
+    if os.environ.get(SEEN_ON_A_MAC):
+        seen_on_a_mac(Path(os.environ[SEEN_ON_A_MAC]).resolve())
+    if sys.platform != "darwin" and faults != "no device":
         sys.path.append(str(TESTS))
         import softmetal
         import torch  # noqa: F401  (the device's library needs torch's own to be loaded)

@@ -1,12 +1,10 @@
 """A Stable Diffusion 1 checkpoint in FP8, with the text encoder in it, through CheckpointLoaderSimple and ours: from a
 prompt to a picture; with a LoRA on both, run twice, saved and loaded again."""
-import itertools
-
 import pytest
 import torch
-from fp8 import larger, text
+from fp8 import harness, larger, text
 from fp8.checkpoints import DTYPES, KINDS
-from fp8.harness import bytes_in_fp8, crashes, free, load, psnr, results, rounded_as_well
+from fp8.harness import adopt, bytes_in_fp8, crashes, free, load, psnr, results, rounded_as_well, same_each_time
 from graphs import node
 from safetensors.torch import load_file
 
@@ -15,11 +13,8 @@ pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(1200)]
 WHICH = ("checkpoint", "our checkpoint")
 
 
-def cases(*quick):
-    found = [pytest.param(*case, id="-".join(case), marks=() if " ".join(case) in quick else pytest.mark.full)
-             for case in itertools.product(KINDS, DTYPES, WHICH)]
-    assert len(quick) == sum(not each.marks for each in found), "a quick case is none of the product"
-    return found
+def cases(*quick, axes=(KINDS, DTYPES, WHICH)):
+    return harness.cases(*axes, quick=quick)
 
 
 @pytest.fixture
@@ -101,8 +96,8 @@ def test_saved_and_loaded_again(small_mac, offered, kind, dtype, which):
     file, saved = offered(kind, dtype), f"sd1_{kind}_{dtype}_{which.replace(' ', '_')}"
     save = node("CheckpointSave", model=("model", 0), clip=("model", 1), vae=("model", 2), filename_prefix=saved)
     small_mac.run(graph(load(file, which), "sd1 unsaved", save=save), 600)
-    written, source = (load_file(path) for path in (small_mac.folder / "output" / f"{saved}_00001_.safetensors",
-                                                    small_mac.folder / "models" / "checkpoints" / file))
+    path = small_mac.folder / "output" / f"{saved}_00001_.safetensors"
+    written, source = load_file(path), load_file(small_mac.folder / "models" / "checkpoints" / file)
     for key, value in source.items():
         if not (value.dtype.itemsize == 1 and value.ndim == 2 and key.endswith(".weight")):
             continue
@@ -113,10 +108,42 @@ def test_saved_and_loaded_again(small_mac, offered, kind, dtype, which):
         assert torch.equal(written[key].view(torch.uint8), value.view(torch.uint8)), key
         scale = source.get(f"{key}_scale", source.get(f"{key.removesuffix('.weight')}.scale_weight"))
         assert scale is None or torch.equal(written[f"{key}_scale"], scale), key
-    target = small_mac.folder / "models" / "checkpoints" / f"{saved}.safetensors"
-    target.write_bytes((small_mac.folder / "output" / f"{saved}_00001_.safetensors").read_bytes())
+    adopt([small_mac], path, "checkpoints", f"{saved}.safetensors")
     for _ in range(2):
         free(small_mac)
-        small_mac.run(graph(load(target.name, which), "sd1 again"), 600)
+        small_mac.run(graph(load(f"{saved}.safetensors", which), "sd1 again"), 600)
         for one, other in zip(results(small_mac, "sd1 unsaved"), results(small_mac, "sd1 again"), strict=True):
             assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("kind, dtype, which, lora", cases(
+    "quant e4m3fn checkpoint lora", axes=(KINDS, DTYPES, WHICH, ("as it is", "lora"))))
+def test_run_twice_unloaded_and_reloaded(small_mac, offered, kind, dtype, which, lora):
+    """Model and text encoder, each with a LoRA or without: the same bits each time."""
+    loader = load(offered(kind, dtype), which)
+    assert same_each_time(small_mac, lambda tag: graph(loader, tag, lora=lora == "lora"))
+
+
+@pytest.mark.parametrize("kind, dtype, which", cases())
+def test_saved_with_a_lora_and_loaded_again(small_mac, on_the_cpu, offered, kind, dtype, which):
+    """CheckpointSave of a model and a text encoder that have a LoRA: both loaders make the picture of the file that
+    the LoRA made before, and the CPU makes it too."""
+    free(small_mac)
+    tag = f"sd1_saved_lora_{kind}_{dtype}_{which.replace(' ', '_')}"
+    save = node("CheckpointSave", model=("lora", 0), clip=("lora", 1), vae=("model", 2), filename_prefix=tag)
+    small_mac.run(graph(load(offered(kind, dtype), which), tag, lora=True, save=save), 600)
+    small_mac.run(graph(load(offered(kind, dtype), which), "sd1 before"), 600)
+    path, saved = small_mac.folder / "output" / f"{tag}_00001_.safetensors", f"{tag}.safetensors"
+    adopt((small_mac, on_the_cpu.server), path, "checkpoints", saved)
+    merged, before = results(small_mac, tag)[0], results(small_mac, "sd1 before")[0]
+    for again in WHICH:
+        free(small_mac)
+        small_mac.run(graph(load(saved, again), "sd1 again"), 600)
+        reloaded = results(small_mac, "sd1 again")
+        assert psnr(reloaded[0], merged) >= 40 > psnr(reloaded[0], before), again
+        expected = on_the_cpu(f"{tag} {again}", graph(load(saved, again), f"{tag} {again}"))
+        for actual, wanted in zip(reloaded, expected, strict=True):
+            assert psnr(actual, wanted) >= 40, again
+    for server in (small_mac, on_the_cpu.server):
+        (server.folder / "models" / "checkpoints" / saved).unlink()
+    path.unlink()

@@ -1,23 +1,29 @@
 """FP8 files through ComfyUI's own loaders and this pack's: each crashes on stock MPS, and with the pack gives the CPU's
-picture; with a LoRA, run twice, unloaded and loaded again, saved and loaded again too."""
-import itertools
-
+picture; with a LoRA, saved and loaded again too. What is run or loaded more than once: test_fp8_again.py."""
 import pytest
 import torch
 from fp8.checkpoints import DTYPES, FAMILIES, KINDS, name, quantised, same
-from fp8.harness import LOADERS, bytes_in_fp8, crashes, free, load, psnr, reported, results, sampled, unet
+from fp8.harness import (
+    KEEPING,
+    LOADERS,
+    adopt,
+    bytes_in_fp8,
+    cases,
+    crashes,
+    free,
+    keep,
+    load,
+    psnr,
+    reported,
+    results,
+    sampled,
+    unet,
+    with_lora,
+)
 from graphs import node
 from safetensors.torch import load_file
 
 pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(900)]
-
-
-def cases(*axes, quick):
-    """The product of the axes; what is not among `quick`, words in a line, is for the full suite."""
-    found = [pytest.param(*case, id="-".join(case), marks=() if " ".join(case) in quick else pytest.mark.full)
-             for case in itertools.product(*axes)]
-    assert len(quick) == sum(not each.marks for each in found), "a quick case is none of the product"
-    return found
 
 
 @pytest.mark.parametrize("faults, family, kind, dtype, loader", cases(
@@ -66,43 +72,13 @@ def test_the_kernel_ran_it_without_a_copy_in_bf16(small_mac):
     assert entries["comfy_kitchen::dequantize_per_tensor_fp8"]["taken"] == 0
 
 
-KEEPING = ("kept", "ours")  # FP8 kept as it is: by UNETLoader (plain files: asked to), by MetalFP8LoadDiffusionModel
-
-
-def keep(family, kind, dtype, loader):
-    file = name(family, kind, dtype)
-    return load(file, "ours" if loader == "ours" else "forced" if kind == "plain" else "default")
-
-
-@pytest.mark.parametrize("family, kind, dtype, loader", cases(FAMILIES, KINDS, DTYPES, KEEPING, quick={
-    "flux quant e4m3fn kept", "wan plain e5m2 kept", "flux scaled e5m2 ours", "wan plain e4m3fn ours"}))
-def test_run_twice_unloaded_and_reloaded(small_mac, family, kind, dtype, loader):
-    """The same bits each time, from the cache of models, after an unload, and after a load from the file."""
-    free(small_mac)
-    loader, found = keep(family, kind, dtype, loader), []
-    held = {"held": node("TestHeld", model=("model", 0), after=("sample", 0))}
-    for number in range(4):
-        ran = small_mac.run(sampled(family, loader, f"again {number}", more=held), 300)
-        assert ran["outputs"]["held"]["held"][0]["loaded"]
-        found.append(results(small_mac, f"again {number}"))
-        if number == 1:
-            small_mac.post("/free", {"unload_models": True})
-            left = small_mac.run({"model": loader, "held": node("TestHeld", model=("model", 0))}, 300)
-            assert left["outputs"]["held"]["held"][0]["loaded"] is False
-        if number == 2:
-            free(small_mac)
-    for latent, image in found[1:]:
-        assert torch.equal(latent, found[0][0]) and torch.equal(image, found[0][1])
-
-
 @pytest.mark.parametrize("family, kind, dtype, loader", cases(FAMILIES, KINDS, DTYPES, KEEPING, quick={
     "flux quant e4m3fn kept", "flux plain e4m3fn kept", "wan scaled e5m2 kept", "flux plain e5m2 ours",
     "wan scaled e4m3fn ours"}))
 def test_a_lora_on_top(small_mac, on_the_cpu, family, kind, dtype, loader):
     """Merged into the FP8 weights with stochastic rounding, which stock can't; taken out again, nothing is left."""
     free(small_mac)
-    lora = {"lora": node("LoraLoaderModelOnly", model=("model", 0), lora_name=f"{family}_lora.safetensors",
-                         strength_model=1.0)}
+    lora = with_lora(family)
     model, tag = keep(family, kind, dtype, loader), f"lora {family} {kind} {dtype} {loader}"
     save = {"save": node("ModelSave", model=("lora", 0), filename_prefix=f"merged_{tag.replace(' ', '_')}")}
     prefix = save["save"]["inputs"]["filename_prefix"]
@@ -161,10 +137,7 @@ def test_saved_and_loaded_again(small_mac, on_the_cpu, family, kind, dtype, load
         scale = source.get(f"{key}_scale", source.get(f"{key.removesuffix('.weight')}.scale_weight"))
         if scale is not None:
             assert torch.equal(found[f"{key}_scale"], scale)
-    for server in (small_mac, on_the_cpu.server):
-        target = server.folder / "models" / "diffusion_models" / f"{saved}.safetensors"
-        target.unlink(missing_ok=True)
-        target.write_bytes(written.read_bytes())
+    adopt((small_mac, on_the_cpu.server), written, "diffusion_models", f"{saved}.safetensors")
     again = unet(f"{saved}.safetensors", f"fp8_{dtype}" if kind == "plain" and loader != "ours" else "default")
     small_mac.run(sampled(family, again, "reloaded"), 300)
     for one, other in zip(results(small_mac, "unsaved"), results(small_mac, "reloaded"), strict=True):

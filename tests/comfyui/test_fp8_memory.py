@@ -28,7 +28,8 @@ def measured(comfyui_path, folder, checks="0", **settings):
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["finite"] and found["varied"] > 0 and found["samples"] > 20
     found["resident"] = int(re.search(r"resident .*\(([\d,]+) bytes\)", found["report"])[1].replace(",", ""))
-    print({key: f"{found[key] / MIB:.0f} MiB" for key in ("file", "resident", "private", "device", "total")})
+    print({key: f"{found[key] / MIB:.0f} MiB" for key in (
+        "file", "resident", "private", "device", "allocated", "total")})  # fmt: skip
     return found
 
 

@@ -1,15 +1,17 @@
 """Servers that have the tiny checkpoints, graphs that use them, and comparisons. The fixtures are conftest.py's."""
 import contextlib
 import functools
+import itertools
 import math
 import os
 import re
+import time
 from pathlib import Path
 
 import pytest
 import torch
-from graphs import error, node
-from server import running
+from graphs import cached, error, node
+from server import TESTS_OWN, running
 
 from . import checkpoints
 
@@ -23,10 +25,19 @@ LATENTS = {"flux": IMAGE, "wan": VIDEO, "qwen": IMAGE, "zimage": IMAGE}
 VAES = {"flux": "flux", "wan": "wan", "qwen": "wan", "zimage": "flux"}
 
 
+def cases(*axes, quick):
+    """The product of the axes; what is not among `quick`, words in a line, is for the full suite."""
+    found = [pytest.param(*case, id="-".join(case), marks=() if " ".join(case) in quick else pytest.mark.full)
+             for case in itertools.product(*axes)]
+    assert len(quick) == sum(not each.marks for each in found), "a quick case is none of the product"
+    return found
+
+
 @contextlib.contextmanager
-def serving(comfyui_path, models, faults="2.13", arguments=()):
-    """A server on the software device (or with --cpu on the CPU) that finds the files below `models`."""
-    with running(comfyui_path, faults=faults, arguments=arguments) as server:
+def serving(comfyui_path, models, faults="2.13", arguments=(), **more):
+    """A server on the software device (or with --cpu on the CPU) that finds the files below `models`. more: `running`'s
+    own."""
+    with running(comfyui_path, faults=faults, arguments=arguments, **more) as server:
         for file in Path(models).rglob("*.safetensors"):
             target = server.folder / "models" / file.relative_to(models)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -73,6 +84,15 @@ def load(file, loader, **options):
     return unet(file, "default" if loader == "default" else f"fp8_{dtype}")
 
 
+KEEPING = ("kept", "ours")  # FP8 kept as it is: by UNETLoader (plain files: asked to), by MetalFP8LoadDiffusionModel
+
+
+def keep(family, kind, dtype, loader):
+    """A loader that keeps FP8 as it is: one of KEEPING, or of a whole checkpoint as in LOADERS."""
+    kept = ("forced" if kind == "plain" else "default") if loader == "kept" else loader
+    return load(checkpoints.name(family, kind, dtype), kept)
+
+
 def reported(entry, node_id="model"):
     """(the text, bytes on disk, bytes resident) that one of the pack's loaders shows."""
     text = entry["outputs"][node_id]["text"][0]
@@ -99,6 +119,75 @@ def free(server):
     """Unload every model and drop the execution cache, as ComfyUI's own button does."""
     server.post("/free", {"unload_models": True, "free_memory": True})
     server.forget()
+
+
+def repeated(server, make):
+    """The (latent, image) of three whole runs of `make(tag)`, loaded from the file, loaded again after an unload, and
+    from the file once more; and between them two latents, the second of a model that is loaded already. (A VAE on this
+    small Mac takes a model's place.) Sampler and text encoder run in each: ComfyUI's cache of results holds none."""
+    whole, latents = [], []
+
+    def run(tag, sampling=False):
+        graph = anew(make(tag), f"{time.monotonic_ns()}")
+        if sampling:
+            graph = {key: value for key, value in graph.items() if key not in ("vae", "decode", "image")}
+        ran = cached(server.run(graph, 600))
+        assert not ran & {"sample", *(["text"] if "again text" in graph else [])}
+        if sampling:
+            latents.append(torch.load(server.folder / "output" / f"{tag} latent.pt"))
+        else:
+            whole.append(results(server, tag))
+
+    def loaded():
+        graph = make("again")
+        kept = {key: graph[key] for key in ("model", "lora") if key in graph}
+        held = node("TestHeld", model=graph["sample"]["inputs"]["model"])
+        return server.run(kept | {"held": held}, 300)["outputs"]["held"]["held"][0]["loaded"]
+
+    free(server)
+    run("again file")
+    run("again first", sampling=True)
+    assert loaded()
+    run("again second", sampling=True)
+    server.post("/free", {"unload_models": True})
+    assert not loaded()
+    run("again unloaded")
+    free(server)
+    run("again reloaded")
+    return whole, latents
+
+
+def same_each_time(server, make):
+    """Whether everything in `repeated` is the same, bit for bit."""
+    whole, latents = repeated(server, make)
+    latent, image = whole[0]
+    return (all(torch.equal(each, latent) for each in (*latents, *(pair[0] for pair in whole)))
+            and all(torch.equal(pair[1], image) for pair in whole))
+
+
+def anew(graph, tag):
+    """The graph, of which sampler and text encoder run even if they did in a graph of another tag."""
+    graph = dict(graph)
+    for name, at in ("sample", "latent_image"), ("text", "clip"):
+        inputs = graph[name]["inputs"]
+        if at in inputs:
+            graph[f"again {name}"] = node("TestAgain", value=inputs[at], tag=tag)
+            graph[name] = {**graph[name], "inputs": {**inputs, at: [f"again {name}", 0]}}
+    return graph
+
+
+def with_lora(family, strength=1.0):
+    """The node "lora" on the node "model"."""
+    return {"lora": node("LoraLoaderModelOnly", model=("model", 0), lora_name=f"{family}_lora.safetensors",
+                         strength_model=strength)}
+
+
+def adopt(servers, source, folder, name):
+    """Let the servers find a copy of the file `source` under this name in their folder of models."""
+    for server in servers:
+        target = server.folder / "models" / folder / name
+        target.unlink(missing_ok=True)
+        target.write_bytes(source.read_bytes())
 
 
 def psnr(actual, expected):
@@ -193,6 +282,13 @@ def on_the_cpu(comfyui_path, fp8_models):
     """`Reference`: the same ComfyUI with --cpu, which computes in float32 and keeps FP8 files as they are, too."""
     with serving(comfyui_path, fp8_models, arguments=("--cpu", *SMALL)) as server:
         yield Reference(server)
+
+
+@pytest.fixture(scope="session")
+def elsewhere(comfyui_path, fp8_models):
+    """The same ComfyUI without this pack, on a computer that has a CPU and no more: no software device either."""
+    with serving(comfyui_path, fp8_models, "no device", ("--cpu",), packs=(TESTS_OWN,)) as server:
+        yield server
 
 
 @contextlib.contextmanager

@@ -83,25 +83,29 @@ NODES = [TestConditioning, TestHeld, TestTextEmbedding, TestNoise]
 
 def add_routes():
     """POST /test/memory {"limit": bytes} limits what Metal gives the process; {"recommended": bytes} is what Metal
-    recommends from now on, null the Mac's own again; {"recognise": false} takes the pack's hook on is_oom out, true
-    puts it in again. The answer: what the process has now."""
+    recommends from now on, null the Mac's own again (and the limit torch's own, unless that is given too);
+    {"recognise": false} takes the pack's hook on is_oom out, true puts it in again. The answer: what the process has
+    now."""
+    import importlib
+
     from aiohttp import web
     from server import PromptServer
 
     from .routes import device, submodule
 
-    recommended = torch.mps.recommended_max_memory
+    own = torch.mps.recommended_max_memory() if torch.backends.mps.is_available() else 0
 
     @PromptServer.instance.routes.post("/test/memory")
     async def memory(request):
         body = await request.json()
+        if "recommended" in body:
+            metal = importlib.import_module("softmetal.device.build").load()
+            metal.set_recommended_max_memory(body["recommended"] or own)
+            metal.set_memory_fraction(1.7 * own / torch.mps.recommended_max_memory())
         if "limit" in body:
             torch.mps.set_per_process_memory_fraction(body["limit"] / torch.mps.recommended_max_memory())
-        if "recommended" in body:
-            given = body["recommended"]
-            torch.mps.recommended_max_memory = recommended if given is None else lambda: given
         if "recognise" in body:
             hook = submodule("nodes.memory.out_of_memory")
             (hook.install if body["recognise"] else hook.uninstall)()
         return web.json_response({"memory": device().memory(), "peaks": device().memory_peaks(),
-                                  "recommended": recommended()})
+                                  "recommended": own})

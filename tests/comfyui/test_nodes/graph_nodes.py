@@ -17,6 +17,20 @@ class TestText(io.ComfyNode):
         return io.NodeOutput(text)
 
 
+class TestAgain(io.ComfyNode):
+    """Hands its value on. With another tag ComfyUI runs what comes after it again, whatever its caches hold."""
+
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(node_id="TestAgain", category="test",
+                         inputs=[io.AnyType.Input("value"), io.String.Input("tag")],
+                         outputs=[io.AnyType.Output("value")])
+
+    @classmethod
+    def execute(cls, value, tag):
+        return io.NodeOutput(value)
+
+
 class TestList(io.ComfyNode):
     """A list, item by item: the nodes behind it run once for each. An item "!" is blocked: they don't run for that."""
 
@@ -81,4 +95,4 @@ class TestShow(io.ComfyNode):
         return io.NodeOutput(ui={"shown": [{"text": str(value)[:1000], "type": type(value).__name__}]})
 
 
-NODES = [TestText, TestList, TestNumber, TestExpand, TestShow]
+NODES = [TestText, TestAgain, TestList, TestNumber, TestExpand, TestShow]
