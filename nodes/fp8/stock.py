@@ -8,7 +8,8 @@ Three functions of comfy.sd, which UNETLoader, CheckpointLoaderSimple, CLIPLoade
 * What still did not get its scale is refused.
 
 And comfy.utils.convert_old_quants, which reads every `scaled_fp8` file as float8_e4m3fn: where the weights are
-float8_e5m2, it is put right.
+float8_e5m2, it is put right. And comfy.utils.set_attr_param, which takes a LoRA out again: after "Unload models" and a
+further run it fails on quantised weights.
 
 Loads with operations of somebody else's own (`custom_operations`) are left alone, as is everything while the kernel
 `fp8` is switched off.
@@ -47,6 +48,7 @@ def install():
         ("comfy.sd", "load_checkpoint_guess_config", _checkpoint,
          ("ckpt_path", "output_vae", "output_model", "model_options", "te_model_options")),
         ("comfy.utils", "convert_old_quants", _old_quants, ("state_dict",)),
+        ("comfy.utils", "set_attr_param", _parameter, ("value",)),
     ):  # fmt: skip
         try:
             if library.metal_kernels is None or library.metal_kernels.obstacle() is not None:
@@ -151,6 +153,15 @@ def _old_quants(load, given):
             said = json.loads(bytes(state[name].tolist()))
             state[name] = config_tensor({**said, "format": "float8_e5m2"})
     return result
+
+
+def _parameter(put, given):
+    """"Unload models" puts weights back outside torch's inference mode; within it, where the next prompt takes them
+    out again, a quantised tensor of that kind can't become a parameter. A copy can, of one layer at a time."""
+    value = given["value"]
+    if hasattr(value, "storage_dtype") and torch.is_inference_mode_enabled() and not value.is_inference():
+        return put(value=value.clone())
+    return put()
 
 
 def _own(options):
