@@ -74,7 +74,7 @@ class ComfyUI:
     def forget(self):
         """Drop the execution cache: the next prompt is a cold one. Returns when that has happened."""
         self.post("/free", {"free_memory": True})
-        # The worker sees the flag between prompts; one that waits behind it is proof.
+        # The worker does it between two prompts, before or after this one: the next finds it done.
         self.run({"1": {"class_type": "TestShow", "inputs": {"value": f"cold {time.monotonic_ns()}"}}})
 
     def wait(self, seconds):

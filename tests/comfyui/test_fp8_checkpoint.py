@@ -116,8 +116,7 @@ def test_saved_and_loaded_again(small_mac, offered, kind, dtype, which):
             assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("kind, dtype, which, lora", cases(
-    "quant e4m3fn checkpoint lora", axes=(KINDS, DTYPES, WHICH, ("as it is", "lora"))))
+@pytest.mark.parametrize("kind, dtype, which, lora", cases(axes=(KINDS, DTYPES, WHICH, ("as it is", "lora"))))
 def test_run_twice_unloaded_and_reloaded(small_mac, offered, kind, dtype, which, lora):
     """Model and text encoder, each with a LoRA or without: the same bits each time."""
     loader = load(offered(kind, dtype), which)

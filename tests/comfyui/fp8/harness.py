@@ -142,7 +142,9 @@ def repeated(server, make):
         graph = make("again")
         kept = {key: graph[key] for key in ("model", "lora") if key in graph}
         held = node("TestHeld", model=graph["sample"]["inputs"]["model"])
-        return server.run(kept | {"held": held}, 300)["outputs"]["held"]["held"][0]["loaded"]
+        entry = server.run(kept | {"held": held}, 300)
+        assert cached(entry) == kept.keys(), "the same model as before, and not another one from the file"
+        return entry["outputs"]["held"]["held"][0]["loaded"]
 
     free(server)
     run("again file")
@@ -150,6 +152,7 @@ def repeated(server, make):
     assert loaded()
     run("again second", sampling=True)
     server.post("/free", {"unload_models": True})
+    loaded()  # the worker unloads before or after this prompt
     assert not loaded()
     run("again unloaded")
     free(server)
