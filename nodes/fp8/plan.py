@@ -7,6 +7,7 @@ layer with `norm` in its name.
 import fnmatch
 from dataclasses import dataclass, field
 
+from ..given import described
 from .formats import FP8
 from .header import BITS, ModelFileError
 from .layers import CONFIG, MARKER, VAES
@@ -63,6 +64,9 @@ class Options:
             raise ModelFileError(f"quantize is {self.quantize!r}: it must be one of {', '.join(CHOICES)}.")
         if self.format not in FP8.values():
             raise ModelFileError(f"format is {self.format!r}: it must be one of {', '.join(FP8.values())}.")
+        if not isinstance(self.leave_alone, str):
+            said = described(self.leave_alone)
+            raise ModelFileError(f"leave_alone is {said}: it must be a text, one pattern a line.")
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,8 @@ class Step:
 
 @dataclass
 class Plan:
-    """`steps` in the file's order; `layers` as `recognise` found them; `left_alone` the layers that a pattern named.
+    """`steps` in the file's order; `layers` as `recognise` found them; `left_alone` the layers that a pattern named;
+    `unused` the user's patterns that name no layer, where any are asked.
 
     resident  bytes that the model will take: an estimate, for what ComfyUI does to wide tensors is its own choice.
     """
@@ -89,6 +94,7 @@ class Plan:
     steps: list = field(default_factory=list)
     layers: dict = field(default_factory=dict)
     left_alone: list = field(default_factory=list)
+    unused: list = field(default_factory=list)
     resident: int = 0
 
     @property
@@ -117,6 +123,8 @@ def make(header, layers, options, avoid=frozenset()):
             step = Step(_wide(entry, options, patterns, avoid, plan), name, name)
         plan.steps.append(step)
         plan.resident += _bytes(entry, step.action, options)
+    if options.quantize != AS_STORED:
+        plan.unused = unused(patterns, layers_of(header.entries))
     return plan
 
 
@@ -130,6 +138,22 @@ def fits(name, patterns):
     parts = name.lower().split(".")
     ends = [".".join(parts[at:]) for at in range(len(parts))]
     return any(fnmatch.fnmatchcase(end, pattern) for pattern in patterns for end in ends)
+
+
+def own(patterns):
+    """Those that are not in the list that the nodes come with, of which most name nothing in any one model."""
+    given = set(lines(LEAVE_ALONE))
+    return [pattern for pattern in patterns if pattern not in given]
+
+
+def layers_of(names):
+    """The layers of these tensors: what has a weight."""
+    return [name.removesuffix(".weight") for name in names if name.endswith(".weight")]
+
+
+def unused(patterns, names):
+    """The user's own patterns that fit none of these layers: misspelt, or meant for another model."""
+    return [pattern for pattern in own(patterns) if not any(fits(name, [pattern]) for name in names)]
 
 
 def _wide(entry, options, patterns, avoid, plan):

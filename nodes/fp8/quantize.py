@@ -21,24 +21,51 @@ def quantize(weight, dtype, per, device):
             "per row": scale [rows, 1] float32.
     device  where the work is done.
 
-    A tensor or row of zeros gets scale 1.
+    A tensor or row of zeros, or of nothing, gets scale 1.
     """
-    rows, cols = weight.shape
-    step = max(1, CHUNK // max(1, cols))
-    chunks = [slice(first, first + step) for first in range(0, rows, step)]
-    amax = torch.cat([_amax(weight[chunk].to(device), per).cpu() for chunk in chunks])
+    scale = scale_of(weight, dtype, per, device)
+    return None if scale is None else (encode(weight, scale, dtype, device), scale)
+
+
+def scale_of(weight, dtype, per, device):
+    """The scale of `quantize` alone."""
+    rows = weight.shape[0]
+    amax = torch.zeros(rows, 1) if per == PER_ROW else torch.zeros(1)
+    if weight.numel():
+        amax = torch.cat([_amax(weight[chunk].to(device), per).cpu() for chunk in _chunks(weight)])
     if per == PER_TENSOR:
         amax = amax.max()
     if not bool(torch.isfinite(amax).all()):
         return None
     # Divided on the CPU, where the result doesn't depend on the device. A scale that underflows counts as zeros.
     scale = amax / torch.finfo(dtype).max
-    scale = torch.where(scale >= torch.finfo(torch.float32).tiny, scale, torch.ones_like(scale))
+    return torch.where(scale >= torch.finfo(torch.float32).tiny, scale, torch.ones_like(scale))
+
+
+def encode(weight, scale, dtype, device):
+    """The values of `quantize` for a scale of `scale_of`."""
     values = torch.empty(weight.shape, dtype=dtype)
-    for chunk in chunks:
-        part = scale if per == PER_TENSOR else scale[chunk]
+    for chunk in _chunks(weight):
+        part = scale[chunk] if scale.dim() else scale
         values[chunk].copy_(_encode(weight[chunk], part, dtype, device))
-    return values, scale
+    return values
+
+
+def magnitudes(values):
+    """float32 [rows, 1]: the largest magnitude in each row of FP8 values on the CPU; NaN for a row with a NaN."""
+    if not values.numel():
+        return torch.zeros(1, 1)
+    bits = values.view(torch.uint8).reshape(values.shape[0] if values.dim() else 1, -1)
+    # Without their signs FP8 values are ordered as their bits are, infinity and NaN above all numbers.
+    largest = torch.cat([(bits[chunk] & 0x7F).amax(dim=1, keepdim=True) for chunk in _chunks(bits)])
+    return largest.view(values.dtype).float()
+
+
+def _chunks(matrix):
+    """Slices of rows."""
+    rows, cols = matrix.shape
+    step = max(1, CHUNK // max(1, cols))
+    return [slice(first, first + step) for first in range(0, rows, step)]
 
 
 def _amax(chunk, per):

@@ -30,6 +30,10 @@ def saved(result):
     if result.requantized:
         text.append(f"  {len(result.requantized)} layers had a scale for each row and have one now, which every "
                     f"ComfyUI reads: {_some(result.requantized)}")  # fmt: skip
+    if result.kept_rows:
+        text.append(f"  {len(result.kept_rows)} layers keep a scale for each row, as a pattern asks, which ComfyUI's "
+                    f"CUDA kernels don't read: {_some(result.kept_rows)}")  # fmt: skip
+    text += [f"  {line}" for line in _unused(result.unused)]
     return "\n".join(text)
 
 
@@ -40,6 +44,7 @@ def _notes(result):
         if options.quantize != AS_STORED:
             yield (f"quantised on load: {done} layers to {options.format}, {options.quantize}; {len(plan.left_alone)} "
                    "left alone by the patterns")  # fmt: skip
+        yield from _unused(plan.unused)
         if source.failed:
             yield f"{len(source.failed)} layers hold NaN or infinity and are not quantised: {_some(source.failed)}"
         if source.lost:
@@ -48,6 +53,11 @@ def _notes(result):
         wide = [f"{entry.name} {entry.shape}" for entry in cast if len(entry.shape) > 2]
         if wide:
             yield f"{len(wide)} FP8 weights are no matrices and are held in bfloat16: {_some(wide)}"
+
+
+def _unused(patterns):
+    if patterns:
+        yield f"no layer is named by {'the pattern' if len(patterns) == 1 else 'the patterns'} {_some(patterns)}"
 
 
 def _some(names):

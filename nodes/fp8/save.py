@@ -1,34 +1,35 @@
 """A MODEL as a comfy_quant safetensors file, which any ComfyUI that knows FP8 loads.
 
-What is quantised already is written as it is, so loading and saving again gives the same bytes. What isn't gets one
-scale a tensor: a scale a row is not read by ComfyUI's CUDA kernels. LoRAs on the model are in what is written.
+What it holds is found out first (`contents`): a model that can't be written so that it is right is refused before there
+is a file. Then it is written tensor by tensor. LoRAs on the model are in what is written; what is quantised already
+keeps its bytes, so loading and saving again gives the same file.
 """
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from ..progress import Hooks
-from . import found, plan
-from .formats import FORMATS
-from .header import ModelFileError
-from .layers import CONFIG
-from .quantize import PER_TENSOR, quantize
+from . import contents as file
+from .quantize import encode
 from .scales import SCALES
-from .state import config_tensor
+from .state import WIDE
 from .writer import Writer
 
-METADATA = {"format": "pt"}
+LOOKING = 0.4  # the part of the bar for finding out
 
 
 @dataclass(frozen=True)
 class Saved:
-    """`layers` {format or dtype: number of weights}; `requantized` layers that had a scale for each row."""
+    """`layers` {format or dtype: number of weights}; `requantized` layers that had a scale for each row, `kept_rows`
+    those that have them still; `unused` patterns that name no layer."""
 
     path: str
     size: int
     layers: dict
     requantized: list
+    kept_rows: list = field(default_factory=list)
+    unused: list = field(default_factory=list)
 
 
 def save(model, path, options, hooks=None):
@@ -36,61 +37,40 @@ def save(model, path, options, hooks=None):
 
     options  `format` and `leave_alone` (see `plan.Options`).
 
-    Raises ModelFileError for a layer that holds NaN or infinity, and when the disk is too small; nothing is left then.
+    Raises ModelFileError for a model that can't be written so that it is right, before there is a file, and when the
+    disk is too small; nothing is left then.
     """
     from comfy import model_management
 
     hooks = hooks or Hooks()
     _settle(model)
-    state = {**model.state_dict_for_saving(), **_extra(model)}
-    linears = _linears(model.model.diffusion_model)
-    patterns, dtype = plan.lines(options.leave_alone), getattr(torch, options.format)
     device = model_management.get_torch_device()
+    linears = _linears(model.model.diffusion_model)
 
-    fresh, again, shapes = [], [], {}
-    for name, tensor in state.items():
-        layer = name.removesuffix(".weight")
-        known = f"{layer}.{CONFIG}" in state
-        shapes[name] = (tensor.dtype, tuple(tensor.shape))
-        if layer == name:
-            continue
-        if known and _per_row(state, layer, tensor):
-            again.append(name)
-        elif not known and _is_linear(name, linears) and tensor.dtype.is_floating_point and tensor.dtype.itemsize > 1:
-            if not plan.fits(layer, patterns):
-                fresh.append(name)
-    for name in fresh:
-        shapes[name] = (dtype, shapes[name][1])
-    for name in (*fresh, *again):
-        layer = name.removesuffix(".weight")
-        shapes[f"{layer}.{SCALES[0]}"] = (torch.float32, ())
-    texts = {f"{name.removesuffix('.weight')}.{CONFIG}": config_tensor({"format": options.format}) for name in fresh}
-    shapes.update({name: (text.dtype, tuple(text.shape)) for name, text in texts.items()})
+    def state_dict():
+        return {**model.state_dict_for_saving(), **_extra(model)}
 
-    with Writer(path, shapes, METADATA) as writer:
-        work, replaced = {*fresh, *again}, {f"{name.removesuffix('.weight')}.{SCALES[0]}" for name in again}
-        for done, (name, tensor) in enumerate(state.items(), 1):
-            hooks.tick()
-            if name in work:
-                _put_quantized(writer, state, name, dtype if name in fresh else tensor.dtype, device)
-            elif name not in replaced:
-                writer.put(name, tensor.to("cpu"))
-            hooks.progress(done / len(state))
-        for name, text in texts.items():
-            writer.put(name, text)
-    return Saved(path, os.path.getsize(path), _counts(shapes), [name.removesuffix(".weight") for name in again])
+    made = file.find(path, state_dict, linears, options, device, hooks.part(0.0, LOOKING))
+    with Writer(path, made.shapes, file.METADATA) as writer:
+        _write(writer, made, state_dict(), device, hooks.part(LOOKING, 1.0))
+    requantized = list(made.requantized)
+    return Saved(path, os.path.getsize(path), _counts(made.shapes), requantized, made.kept_rows, made.unused)
 
 
-def _put_quantized(writer, state, name, dtype, device):
-    layer = name.removesuffix(".weight")
-    weight, scale = state[name].to("cpu"), state.get(f"{layer}.{SCALES[0]}")
-    if scale is not None:
-        weight = weight.float() * scale.to("cpu").float()
-    made = quantize(weight, dtype, PER_TENSOR, device)
-    if made is None:
-        raise ModelFileError(f"{layer} holds NaN or infinity: name it among the layers to leave alone.")
-    writer.put(name, made[0])
-    writer.put(f"{layer}.{SCALES[0]}", made[1])
+def _write(writer, made, state, device, hooks):
+    for done, (name, tensor) in enumerate(state.items(), 1):
+        hooks.tick()
+        if name in made.encoded:
+            layer, weight = name.removesuffix(".weight"), tensor.to("cpu")
+            if layer in made.requantized:
+                weight = file.dequantized(weight, made.requantized[layer])
+            writer.put(name, encode(weight, made.made[f"{layer}.{SCALES[0]}"], made.shapes[name][0], device))
+        elif name not in made.made:
+            tensor = tensor.to("cpu")
+            writer.put(name, tensor.to(WIDE) if name in made.widened else tensor)
+        hooks.progress(done / len(state))
+    for name, tensor in made.made.items():
+        writer.put(name, tensor)
 
 
 def _settle(model):
@@ -122,17 +102,6 @@ def _linears(module):
     """The names of ComfyUI's Linear layers: those that load a weight with its scale."""
     marks = ("comfy_cast_weights", "in_features", "out_features")
     return {name for name, part in module.named_modules() if all(hasattr(part, mark) for mark in marks)}
-
-
-def _is_linear(name, linears):
-    return bool(found.without_prefix(name.removesuffix(".weight")) & linears)
-
-
-def _per_row(state, layer, tensor):
-    scale = state.get(f"{layer}.{SCALES[0]}")
-    kind = str(tensor.dtype).removeprefix("torch.")
-    rows = tuple(tensor.shape[:1]) + (1,)  # MXFP8 is e4m3fn too, with scales in another shape
-    return kind in FORMATS and scale is not None and scale.numel() > 1 and tuple(scale.shape) == rows
 
 
 def _counts(shapes):

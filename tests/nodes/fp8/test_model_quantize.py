@@ -84,3 +84,22 @@ def test_without_the_kernel_the_cpu_does_it(quantize, loaded):
             weight.to("mps").to(torch.float8_e4m3fn)
     wanted, _ = quantize(weight, torch.float8_e4m3fn, "per row", "cpu")
     assert torch.equal(values.view(torch.uint8), wanted.view(torch.uint8))
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (0, 0)])
+@pytest.mark.parametrize("per", ["per tensor", "per row"])
+def test_a_weight_of_nothing(quantize, shape, per):
+    values, scale = quantize(torch.zeros(shape), torch.float8_e5m2, per, "cpu")
+    assert values.shape == shape and values.dtype is torch.float8_e5m2
+    assert scale.shape == (() if per == "per tensor" else (shape[0], 1)) and (scale == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_the_largest_magnitudes(quantize, dtype):
+    every = torch.arange(256, dtype=torch.uint8).view(dtype)
+    made = part("quantize").magnitudes(every[:, None])
+    assert torch.equal(made.isnan(), every.float()[:, None].isnan())
+    assert torch.equal(made.nan_to_num(-1.0), every.float()[:, None].abs().nan_to_num(-1.0))
+    rows = torch.tensor([[1.0, -3.0], [0.0, -0.0], [2.0, torch.nan]]).to(dtype)
+    assert part("quantize").magnitudes(rows)[:2].tolist() == [[3.0], [0.0]]
+    assert part("quantize").magnitudes(rows)[2].isnan().all()

@@ -202,3 +202,12 @@ def test_progress_goes_from_start_to_end_and_cancel_stops_it(plan, tmp_path):
 
     with pytest.raises(Cancelled):
         state_of(path, plan.Options("per row"), hooks=part("load").Hooks(tick=tick, progress=seen.append))
+
+
+def test_patterns_of_the_users_own_that_name_no_layer(plan, tmp_path):
+    """Where there is something to leave alone. The list that the nodes come with is for all models at once."""
+    path = write(tmp_path, {"a.weight": random(8, 16), "b.weight": random(8, 16).to(E4M3), "c": random(3)})
+    patterns = f"{plan.LEAVE_ALONE}\nA\nb\nc\n[\n"
+    made, _, _ = state_of(path, plan.Options(quantize="per row", leave_alone=patterns))
+    assert made.unused == ["c", "["]
+    assert state_of(path, plan.Options(leave_alone=patterns))[0].unused == []

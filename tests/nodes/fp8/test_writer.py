@@ -1,4 +1,6 @@
 """Writing a model file: safetensors reads it, the same tensors make the same bytes, and a failure leaves nothing."""
+import errno
+
 import pytest
 import safetensors
 import torch
@@ -70,3 +72,57 @@ def test_a_disk_that_is_too_small(writer, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="model takes .* and its disk has 0.1 KiB free."):
         write(writer, tmp_path / "model", TENSORS)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fills_up(writer, tmp_path):
+    """While the file grows: a sentence, and neither a file nor a folder is left."""
+    path = tmp_path / "new" / "folder" / "model"
+    with pytest.raises(ValueError, match="model can't be written: No space left on device[.]"):
+        with writer.Writer(str(path), shapes(TENSORS)) as file:
+            file.put("b.weight", TENSORS["b.weight"])
+            file._file = Full(file._file)
+            file.put("a.weight", TENSORS["a.weight"])
+    assert list(tmp_path.iterdir()) == []
+
+
+class Full:
+    """A file on a full disk: even its end can't be written."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def seek(self, place):
+        pass
+
+    def write(self, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def close(self):
+        self.file.close()
+        self.write(b"")
+
+
+@pytest.mark.parametrize("free", [100, 10**12])
+def test_no_folder_is_left_by_what_was_not_written(writer, tmp_path, monkeypatch, free):
+    monkeypatch.setattr(writer.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": free}))
+    (tmp_path / "there").mkdir()
+    for folder in "there", "new/folder":
+        with pytest.raises((ValueError, ZeroDivisionError)):
+            with writer.Writer(str(tmp_path / folder / "model"), shapes(TENSORS)):
+                raise ZeroDivisionError
+    assert [each.name for each in tmp_path.rglob("*")] == ["there"]
+
+
+def test_a_place_where_nothing_can_be_written(writer, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    for place, said in (("file/model", "Not a directory|File exists"), ("x" * 300, "File name too long")):
+        with pytest.raises(ValueError, match=f"can't be written: ({said})[.]"):
+            write(writer, tmp_path / place, TENSORS)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_that_stands_as_a_folder(writer, tmp_path):
+    (tmp_path / "model" / "in the way").mkdir(parents=True)
+    with pytest.raises(ValueError, match="model can't be written: "):
+        write(writer, tmp_path / "model", TENSORS)
+    assert sorted(each.name for each in tmp_path.rglob("*")) == ["in the way", "model"]
