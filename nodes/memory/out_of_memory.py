@@ -7,20 +7,31 @@ stock's `is_oom` says no.
 import importlib
 import inspect
 import logging
+import re
 
 from .. import library
 
 log = logging.getLogger("metal_kernels")
 
-# What torch says for no memory left, and for one buffer larger than Metal has any.
-TEXTS = ("MPS backend out of memory", "Invalid buffer size: ")
+# Anywhere in the text, since nodes put words of their own before: torch's for no memory left; torch's for a buffer
+# larger than Metal has any, whose size it writes as "9.75 GiB", and older releases as "9.75 GB"; and Metal's own for a
+# command buffer that did not fit into memory.
+TEXT = re.compile(r"\bMPS backend out of memory\b"
+                  r"|\bInvalid buffer size: \d+\.\d\d Gi?B(?![\w.])"
+                  r"|\bkIOGPUCommandBufferCallbackErrorOutOfMemory\b")  # fmt: skip
+OTHERS = (NotImplementedError, RecursionError)  # RuntimeErrors of Python's, which are never about memory
 
 _state = {"owner": None, "original": None, "ours": None, "problem": "not installed"}
 
 
 def recognised(error):
-    """Whether an exception is torch's for no memory on MPS."""
-    return isinstance(error, RuntimeError) and str(error).startswith(TEXTS)
+    """Whether an exception is torch's for no memory on MPS, or one that was raised with its words. Never raises."""
+    if not isinstance(error, RuntimeError) or isinstance(error, OTHERS):
+        return False
+    try:
+        return TEXT.search(str(error)) is not None
+    except Exception:  # a __str__ of somebody's that fails
+        return False
 
 
 def problem():

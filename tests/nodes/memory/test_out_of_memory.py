@@ -41,10 +41,41 @@ def oom(mps):
     module.uninstall()
 
 
-@pytest.mark.parametrize("error, expected", [
-    (MPS, True), (RuntimeError("Invalid buffer size: 72.00 GiB"), True), (torch.OutOfMemoryError("x"), True),
-    (RuntimeError("shapes cannot be multiplied"), False), (ValueError(str(MPS)), False), (MemoryError(), False),
-], ids=["no memory", "no such buffer", "ComfyUI's own", "another error", "no RuntimeError", "the host's"])
+class Speechless(RuntimeError):
+    def __str__(self):
+        raise LookupError("no words")
+
+
+BUFFER, METAL = "Invalid buffer size: ", "Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)"
+TRACE = "\nException raised from malloc at MPSAllocator.mm:1 (most recent call first):\nframe #0"
+ERRORS = {
+    "no memory": (MPS, True),
+    "with torch's own trace": (RuntimeError(f"{MPS}{TRACE}"), True),
+    "with a node's words": (RuntimeError(f"Error in layer 3: {MPS}"), True),
+    "with a node's words, in lines": (RuntimeError(f"Error in layer 3:\n{MPS}\nTry less."), True),
+    "no such buffer": (RuntimeError(f"{BUFFER}72.00 GiB"), True),
+    "no such buffer, in an older torch": (RuntimeError(f"{BUFFER}9.75 GB"), True),
+    "no such buffer, with torch's trace": (RuntimeError(f"{BUFFER}72.00 GiB{TRACE}"), True),
+    "no such buffer, with a node's words": (RuntimeError(f"VAE decode: {BUFFER}19.38 GiB (try tiles)"), True),
+    "Metal's": (RuntimeError(f"command buffer exited with error status: {METAL}"), True),
+    "ComfyUI's own": (torch.OutOfMemoryError("x"), True),
+    "another error": (RuntimeError("shapes cannot be multiplied"), False),
+    "no RuntimeError": (ValueError(str(MPS)), False),
+    "the host's": (MemoryError(), False),
+    "no size": (RuntimeError(f"{BUFFER}expected 5 bytes, got 3"), False),
+    "a node's own": (RuntimeError(f"{BUFFER}0 bytes are asked for"), False),
+    "a number alone": (RuntimeError(f"{BUFFER}3"), False),
+    "a size of no buffer": (RuntimeError("72.00 GiB"), False),
+    "another unit": (RuntimeError(f"{BUFFER}72.00 GiBit"), False),
+    "no message": (RuntimeError(), False),
+    "another fault of Metal's": (RuntimeError("(0000000b:kIOGPUCommandBufferCallbackErrorPageFault)"), False),
+    "not implemented": (NotImplementedError(str(MPS)), False),
+    "recursion": (RecursionError(f"{BUFFER}1.00 GiB"), False),
+    "one without words": (Speechless(), False),
+}
+
+
+@pytest.mark.parametrize("error, expected", ERRORS.values(), ids=ERRORS)
 def test_what_it_says(oom, comfy, error, expected):
     before = bool(comfy.is_oom(error))
     oom.install()
