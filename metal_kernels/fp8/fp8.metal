@@ -274,7 +274,8 @@ template <typename T, int count, int format>
     odd |= odd_ones<format>(v.word[j]);
   }
   bits_t b[count];
-  if (format >= 0 && odd == 0) {
+  // 256 times a scale of 2^120 would be infinite.
+  if (format >= 0 && odd == 0 && fabs(scale) < 0x1p120f) {
     const float gain = format == e4m3fn ? scale * 256.0f : scale;
     FP8_UNROLL
     for (int j = 0; j < count; j += 4) {

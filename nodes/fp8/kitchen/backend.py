@@ -15,7 +15,8 @@ NAME = "metal"
 
 
 class Backend:
-    """What comfy-kitchen calls. Arguments as its own functions have them, results bit for bit as eager's.
+    """What comfy-kitchen calls. Arguments as its own functions have them, results bit for bit as eager's but for what
+    FUNCTIONS.md lists: the bits of a NaN, and MXFP8 at the ends of its scales' range.
 
     kernels  the library (`metal_kernels`).
     eager    the module of comfy-kitchen's backend "eager", which runs what ours can't.

@@ -1,7 +1,8 @@
 """F.linear on a weight that comfy-kitchen holds in FP8: the fused kernel, without a copy of the weight in x's dtype.
 
 comfy-kitchen's FP8 layouts find their handler of aten::linear in a table, by their class or one of its bases. Ours
-stands wherever one of theirs stood, passes on what it does not take, and gives the place back.
+stands wherever one of theirs stood, passes on what it does not take, and gives the place back. A layout that dequantises
+in a way of its own means something else by its scale, and is left alone.
 """
 import torch
 
@@ -21,7 +22,7 @@ def register(kernels, tensor):
     op, table = torch.ops.aten.linear.default, private.handlers(torch.ops.aten.linear.default)
     entry, placed, awake = kernels.entry("fp8", NAME), {}, [True]
     for layout in _with_subclasses(tensor.TensorCoreFP8Layout):
-        if layout in table:
+        if layout in table and layout.dequantize.__func__ is tensor.TensorCoreFP8Layout.dequantize.__func__:
             placed[layout] = table[layout], _handler(kernels.fp8, entry, tensor.QuantizedTensor, table[layout], awake)
             tensor.register_layout_op(op, layout)(placed[layout][1])
 
@@ -46,9 +47,11 @@ def _handler(fp8, entry, quantized, theirs, awake):
         if kwargs or not awake or not isinstance(weight, quantized):
             return theirs(tensor, args, kwargs)
         check_scale(weight)
-        if not _fits(x, weight, bias, quantized):
-            return theirs(tensor, args, kwargs)
         values, scale = private.data(weight), weight.params.scale
+        if not _fits(x, weight, bias, quantized):
+            if values.device.type == "mps" and values.dtype in FORMATS:
+                entry.passed(values.dtype, tuple(x.shape))
+            return theirs(tensor, args, kwargs)
         return entry.call(
             values.dtype, x.shape,
             lambda: fp8.linear(x, values, scale, bias), lambda: theirs(tensor, args, kwargs),
@@ -58,8 +61,9 @@ def _handler(fp8, entry, quantized, theirs, awake):
 
 
 def check_scale(weight):
-    """Raises ValueError for an FP8 weight on mps whose scale is missing, or fits it in no way: a damaged file, of which
-    comfy-kitchen would say something about types and dimensions."""
+    """Raises ValueError for an FP8 weight on mps whose scale is missing, or is neither one value nor one a row: a
+    damaged file. Of most of them comfy-kitchen would say something about types and dimensions; but scales that happen
+    to fit (one a column, of a square weight one in a row) it would multiply with as they lie."""
     values, scale = private.data(weight), weight.params.scale
     if values.device.type != "mps" or values.dtype not in FORMATS:
         return
@@ -67,9 +71,15 @@ def check_scale(weight):
     if not isinstance(scale, torch.Tensor):
         raise ValueError(f"an FP8 weight of {size} came without its scale: the file says that the layer is quantised, "
                          "and has no weight_scale for it. Nothing was computed; get the file again.")
-    if any(own not in (1, whole) for own, whole in zip(reversed(scale.shape), reversed(values.shape), strict=False)):
+    if getattr(weight.params, "transposed", False):
+        return  # what is one a row of it, theirs knows
+    if not _one_or_rows(scale, values):
         raise ValueError(f"an FP8 weight of {size} came with a scale of shape {list(scale.shape)}: to be one value, or "
                          f"[{values.shape[0]}, 1], one a row. Nothing was computed; get the file again.")
+
+
+def _one_or_rows(scale, values):
+    return scale.numel() == 1 and scale.dim() <= 2 or tuple(scale.shape) == (*values.shape[:1], 1)
 
 
 def _fits(x, weight, bias, quantized):
@@ -77,7 +87,7 @@ def _fits(x, weight, bias, quantized):
     all of one logical dtype. What else there is, theirs computes or refuses."""
     if isinstance(x, quantized) or isinstance(bias, quantized) or getattr(weight.params, "transposed", False):
         return False
-    values, scale = private.data(weight), weight.params.scale
+    values = private.data(weight)
     return (
         x.device.type == values.device.type == "mps"
         and values.dtype in FORMATS
@@ -87,6 +97,5 @@ def _fits(x, weight, bias, quantized):
         and x.shape[-1] == values.shape[1]
         and x.dtype == weight.dtype
         and x.dtype in (torch.float32, torch.float16, torch.bfloat16)
-        and (scale.numel() == 1 and scale.dim() <= 2 or tuple(scale.shape) == (values.shape[0], 1))
         and (bias is None or bias.dtype == x.dtype and bias.shape == values.shape[:1] and bias.device == x.device)
     )

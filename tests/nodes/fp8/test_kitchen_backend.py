@@ -47,6 +47,7 @@ def test_it_is_asked_first_and_has_just_its_functions(kitchen):
 
 
 def test_bit_for_bit_what_eager_gives(kitchen):
+    """Of numbers; test_kitchen_ends.py has the ends of what can be written."""
     seen = {}
     for name, kwargs in calls(kitchen):
         expected = getattr(kitchen.eager, name)(**{key: value.clone() if isinstance(value, torch.Tensor) else value

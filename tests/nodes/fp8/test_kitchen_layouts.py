@@ -77,7 +77,7 @@ def test_a_quantised_input_is_theirs(kitchen, make):
     before = kitchen.kernels.status()["kernels"]["fp8"]["ops"]["_scaled_mm"]["taken"]
     actual = F.linear(make(to_mps(x), torch.tensor(0.5)), make(to_mps(values), torch.tensor(0.25)))
     torch.testing.assert_close(actual.cpu(), cpu, rtol=1.6e-2, atol=0.1)
-    assert taken(kitchen) == (0, 0)
+    assert taken(kitchen) == (0, 1)
     after = kitchen.kernels.status()["kernels"]["fp8"]["ops"]
     assert after["_scaled_mm"]["taken"] + after["_scaled_mm_v2"]["taken"] > before
 
@@ -94,24 +94,43 @@ def test_wrong_arguments_raise_what_theirs_raise(kitchen, make, change):
     with pytest.raises(RuntimeError) as theirs:
         F.linear(*arguments)
     assert str(ours.value) == str(theirs.value)
-    assert taken(kitchen) == (0, 0)
+    assert taken(kitchen) == (0, 1), "passed on, and counted"
 
 
 @pytest.mark.parametrize("scale, said", [
     (None, "an FP8 weight of 16x48 came without its scale: the file says that the layer is quantised, and has no "
            "weight_scale for it"),
     (torch.ones(3), r"of 16x48 came with a scale of shape \[3\]: to be one value, or \[16, 1\], one a row"),
-    (torch.ones(5, 1), r"a scale of shape \[5, 1\]"),
-], ids=["missing", "of three", "of five rows"])
+    (torch.ones(5, 1), r"a scale of shape \[5, 1\]"), (torch.ones(16), r"a scale of shape \[16\]"),
+    (torch.ones(48), r"a scale of shape \[48\]"), (torch.ones(1, 48), r"a scale of shape \[1, 48\]"),
+    (torch.ones(16, 48), r"a scale of shape \[16, 48\]"), (torch.ones(1, 1, 1), r"a scale of shape \[1, 1, 1\]"),
+    (torch.ones(0), r"a scale of shape \[0\]"),
+], ids=["missing", "of three", "of five rows", "rows in a row", "columns", "columns in a row", "one for each value",
+        "three dimensions", "none"])
 @pytest.mark.parametrize("fp8", [E4M3, E5M2], ids=str)
 def test_a_damaged_file_is_told_in_a_sentence(kitchen, make, fp8, scale, said):
-    """And never computed without its scale."""
+    """And never computed without its scale, or with one that is meant otherwise."""
     weight = make(to_mps(randn(16, 48).to(fp8)), torch.tensor(1.0))
     object.__setattr__(weight.params, "scale", scale if scale is None else scale.to("mps"))
     for x in (randn(4, 48).bfloat16().to("mps"), make(to_mps(randn(4, 48).to(E4M3)), torch.tensor(1.0))):
         with pytest.raises(ValueError, match=said):
             F.linear(x, weight)
     assert taken(kitchen) == (0, 0)
+
+
+def test_a_square_weight_with_its_scales_in_a_row(kitchen, make):
+    """The CPU takes them for columns' as well: nothing says what they are."""
+    weight = make(to_mps(randn(48, 48).to(E4M3)), torch.linspace(0.1, 0.5, 48))
+    with pytest.raises(ValueError, match=r"of 48x48 came with a scale of shape \[48\]: to be one value, or \[48, 1\]"):
+        F.linear(randn(5, 48).bfloat16().to("mps"), weight)
+
+
+@pytest.mark.parametrize("scale", [torch.tensor(0.5), torch.tensor([0.5]), torch.tensor([[0.5]])], ids=["", "1", "1 1"])
+def test_one_value_in_every_form(kitchen, make, scale):
+    x, values = randn(3, 48).to("mps"), randn(16, 48).to(E4M3)
+    actual = F.linear(x, make(to_mps(values), scale, torch.float32))
+    torch.testing.assert_close(actual.cpu(), x.cpu() @ (values.float() * 0.5).t())
+    assert taken(kitchen) == (1, 0)
 
 
 def test_on_the_CPU_it_is_theirs(kitchen, make):
@@ -174,6 +193,24 @@ class TestTheTable:
             assert self.table(package)[Layout] is not theirs and Inherits not in self.table(package)
             assert self.table(package)[Layout](None, (torch.zeros(1), torch.zeros(1)), {}) == "theirs"
             package.ours.uninstall()
+            assert self.table(package)[Layout] is theirs
+        finally:
+            package.ours.uninstall()
+            del self.table(package)[Layout]
+
+    def test_a_layout_with_a_meaning_of_its_own_is_left_alone(self, package):
+        class Layout(package.tensor.TensorCoreFP8Layout):
+            @classmethod
+            def dequantize(cls, qdata, params):
+                return qdata
+
+        @package.tensor.register_layout_op(LINEAR, Layout)
+        def theirs(tensor, args, kwargs):
+            return "theirs"
+
+        package.ours.uninstall()
+        try:
+            package.ours.install()
             assert self.table(package)[Layout] is theirs
         finally:
             package.ours.uninstall()
