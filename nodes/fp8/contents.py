@@ -86,7 +86,7 @@ def find(path, state_dict, linears, options, device, hooks):
             _add_scale(contents, layer, tensor.to("cpu"), dtype, device)
             _add(contents, f"{layer}.{CONFIG}", config_tensor({"format": options.format}))
     contents.unused = plan.unused(patterns, plan.layers_of(state))
-    _check(path, contents, state_dict, QUANT_ALGOS.keys())
+    _check(path, contents, state_dict, QUANT_ALGOS)
     return contents
 
 

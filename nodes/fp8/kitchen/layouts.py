@@ -1,8 +1,8 @@
 """F.linear on a weight that comfy-kitchen holds in FP8: the fused kernel, without a copy of the weight in x's dtype.
 
 comfy-kitchen's FP8 layouts find their handler of aten::linear in a table, by their class or one of its bases. Ours
-stands wherever one of theirs stood, passes on what it does not take, and gives the place back. A layout that dequantises
-in a way of its own means something else by its scale, and is left alone.
+stands wherever one of theirs stood, passes on what it does not take, and gives the place back. A layout that
+dequantises in a way of its own means something else by its scale, and is left alone.
 """
 import torch
 
