@@ -39,6 +39,7 @@ def _of_indices(self: torch.Tensor, indices: list[torch.Tensor | None], *rest: o
 WAITS: dict[str, Callable[..., torch.Tensor | None]] = {
     "_local_scalar_dense": lambda self: self,
     "fill_.Tensor": lambda self, value: value,
+    "equal": lambda self, other: self,
     "masked_select": lambda self, mask: mask if mask.is_mps else self,
     "index.Tensor": _of_indices,
     "_index_put_impl_": _of_indices,

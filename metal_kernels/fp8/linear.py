@@ -39,18 +39,19 @@ def supports_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tenso
     tensors = [input, weight] if bias is None else [input, weight, bias]
     return (
         all(x.device.type == "mps" and x.layout is torch.strided for x in tensors)
-        and input.dtype in WIDE
         and weight.dtype in FP8
+        and (input.dtype in WIDE or input.dtype == weight.dtype)
         and weight.dim() == 2
         and input.dim() >= 1
         and input.shape[-1] == weight.shape[1]
-        and (bias is None or (bias.shape == weight.shape[:1] and (bias.dtype == input.dtype or bias.dtype in FP8)))
+        and (bias is None or bias.shape == weight.shape[:1])
+        and (bias is None or bias.dtype == input.dtype or (bias.dtype in FP8 and input.dtype in WIDE))
     )
 
 
 def supports_backward(self: torch.Tensor, grad_output: torch.Tensor, weight: torch.Tensor, mask: list[bool]) -> bool:
     """Whether linear_backward() takes this aten::linear_backward: x's and the bias's gradients, not the weight's."""
-    return supports_linear(self, weight) and grad_output.dtype == self.dtype and not mask[1]
+    return supports_linear(self, weight) and self.dtype in WIDE and grad_output.dtype == self.dtype and not mask[1]
 
 
 def linear_backward(
@@ -83,8 +84,12 @@ def linear_grad_input(
 
 
 def linear_unscaled(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """aten::linear: the weight's scale is 1."""
-    return linear(input, weight, None, bias)
+    """aten::linear: the weight's scale is 1. Where x is FP8 as well, so is the result, as on the CPU: sums in float,
+    cast as `.to` casts."""
+    if input.dtype in WIDE:
+        return linear(input, weight, None, bias)
+    wide = linear(cast(input, torch.float32), weight, None, None if bias is None else cast(bias, torch.float32))
+    return cast(wide, input.dtype)
 
 
 def linear(

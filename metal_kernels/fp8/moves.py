@@ -1,6 +1,8 @@
 """The ops that only move elements, on FP8 tensors: the same op on the same memory as uint8, and the result viewed back.
+And `equal`, which reads them.
 
-One mechanism for all. What an op here refuses (other dtypes among its tensors, accumulation) stock gets, and raises at.
+One mechanism for all that move. What an op here refuses (other dtypes among its tensors, accumulation) stock gets, and
+raises at.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ from collections.abc import Callable
 import torch
 
 from ..kernel import ArgumentError, Patch
-from .cast import copy_
+from .cast import cast, copy_
 from .formats import FP8, as_bytes, stock_has
+
+COMPARED = 2**24  # values at a time, of which two copies in float16 are made
 
 # op -> positions of the tensors (or lists of them) whose elements move; the first one decides. In-place ops return it.
 # (stack is made of views and cat.)
@@ -40,6 +44,7 @@ def patches() -> tuple[Patch, ...]:
         ),
         _filling("constant_pad_nd", constant_pad_nd, lambda self, pad, value=0: True),
         _filling("_local_scalar_dense", item, lambda self: True),
+        Patch("equal", supports_equal, equal, guard=_GUARDS[0]),
     )
 
 
@@ -69,6 +74,19 @@ def item(self: torch.Tensor) -> float:
     """The value of a tensor of one element. Waits for the device, as item() does."""
     byte = torch.ops.aten._local_scalar_dense(as_bytes(self))
     return torch.tensor(byte, dtype=torch.uint8, device="cpu").view(self.dtype).item()
+
+
+def supports_equal(self: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether equal() takes these: two FP8 tensors of one dtype on mps. Others stock refuses, as the CPU does."""
+    return self.dtype == other.dtype and self.device.type == other.device.type == "mps"
+
+
+def equal(self: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether shapes and values are the same: -0 is 0, NaN is nothing. Waits for the device, as torch.equal does."""
+    if self.shape != other.shape:
+        return False
+    pairs = zip(self.reshape(-1).split(COMPARED), other.reshape(-1).split(COMPARED), strict=True)
+    return all(torch.equal(cast(one, torch.float16), cast(two, torch.float16)) for one, two in pairs)
 
 
 def _byte(value: complex, dtype: torch.dtype) -> int:

@@ -12,6 +12,7 @@ TURNS = 10  # where stock keeps the lock there are two or three, however long it
 CALLS = {
     "_local_scalar_dense": (lambda x, mask: x[1].item(), lambda x, mask: bool(mask[1])),
     "fill_.Tensor": (lambda x, mask: x.clone().fill_(x[2]),),
+    "equal": (lambda x, mask: torch.equal(x, x.clone()), lambda x, mask: torch.equal(mask, ~mask)),
     "masked_select": (lambda x, mask: x.masked_select(mask),),
     "index.Tensor": (lambda x, mask: x[mask], lambda x, mask: x[torch.tensor([2, 0])]),
     "_index_put_impl_": (lambda x, mask: x.clone().index_put_((mask,), x[3]),),

@@ -190,3 +190,40 @@ def test_more_batches_than_stock_biases(fp8):
     x, weight, bias = randn(65537, 2, 32), randn(32, 32, seed=1).to(E4M3), randn(32, seed=2)
     actual = F.linear(x.to("mps"), fp8.twin(weight), bias.to("mps")).cpu()
     torch.testing.assert_close(actual[-9:], F.linear(x[-9:], weight.float(), bias), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", (torch.float8_e4m3fn, torch.float8_e5m2), ids=str)
+@pytest.mark.parametrize("sizes", [(4, 48), (40, 48), (48,), (2, 3, 48), (0, 48), (3, 0)], ids=str)
+def test_of_two_fp8_tensors(fp8, dtype, sizes):
+    """The result is FP8 as well, as on the CPU: the sum in float, rounded once. Of whole numbers, bit for bit."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight, bias = (torch.randint(-3, 4, shape, generator=generator).float().to(dtype)
+                       for shape in (sizes, (24, sizes[-1]), (24,)))  # fmt: skip
+    for b in (None, bias):
+        expected = F.linear(x, weight, b)
+        before = fp8.taken
+        actual = F.linear(fp8.twin(x), fp8.twin(weight), None if b is None else fp8.twin(b))
+        assert fp8.taken > before
+        fp8.assert_same(actual, expected)
+
+
+@pytest.mark.parametrize("dtype, step", [(torch.float8_e4m3fn, 2.0**-4), (torch.float8_e5m2, 2.0**-3)], ids=str)
+def test_of_two_fp8_tensors_any_numbers(fp8, dtype, step):
+    x, weight = fp8.random((5, 200), dtype), fp8.random((24, 200), dtype, seed=1)
+    actual = F.linear(fp8.twin(x), fp8.twin(weight))
+    exact = x.double() @ weight.double().t()
+    error = (actual.cpu().double() - exact).abs()
+    assert (error <= step * exact.abs().clamp(min=1e-2) * 1.001).all()
+    large = torch.full((1, 200), torch.finfo(dtype).max).to(dtype)
+    fp8.assert_same(F.linear(fp8.twin(large), fp8.twin(large)), F.linear(large, large))
+
+
+def test_two_fp8_tensors_of_other_kinds_are_refused(fp8):
+    """As on the CPU."""
+    x, weight = fp8.random((3, 16), torch.float8_e4m3fn), fp8.random((4, 16), torch.float8_e4m3fn)
+    wrong = ((x.to(torch.float8_e5m2), weight, None), (x, weight, torch.zeros(4)),
+             (x, weight, torch.zeros(4).to(torch.float8_e5m2)))  # fmt: skip
+    for x, weight, bias in wrong:
+        for move in (lambda t: t), fp8.twin:
+            with pytest.raises((RuntimeError, TypeError)):
+                F.linear(move(x), move(weight), None if bias is None else move(bias))

@@ -198,3 +198,43 @@ def test_a_pad_that_adds_nothing_looks_at_no_value(fp8, dtype):
         for pad in ((0, 0), (-1, 0), (0, -1, -1, 0), (-4, 0)):
             fp8.assert_same(torch.ops.aten.constant_pad_nd(fp8.twin(x), pad, value),
                             torch.ops.aten.constant_pad_nd(x, pad, value))
+
+
+@pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
+def test_equal(fp8, dtype):
+    """As the CPU has it: by value, so that -0 is 0 and NaN is nothing; in any layout."""
+    x, numbers = fp8.random((5, 48), dtype), fp8.every_byte(dtype)[:4]
+    other = x.view(torch.uint8).clone()
+    other[4, 47] ^= 1
+    zeros = torch.tensor([0x00, 0x80], dtype=torch.uint8).view(dtype)
+    nan = torch.tensor([0x38, 0x7F], dtype=torch.uint8).view(dtype)
+    for one, two, expected in (
+        (x, x.clone(), True), (x, other.view(dtype), False), (x, x[:4], False), (x.t(), x.t().contiguous(), True),
+        (x[:, ::2], x[:, ::2].clone(), True), (x[:0], x[:0].clone(), True), (x[0, 0], x[0, 0].clone(), True),
+        (zeros[:1], zeros[1:], True), (nan, nan.clone(), False), (numbers, numbers.clone(), True),
+    ):  # fmt: skip
+        assert torch.equal(one, two) is expected, "the CPU's"
+        before = fp8.taken
+        assert torch.equal(fp8.twin(one), fp8.twin(two)) is expected
+        assert fp8.taken > before
+    mine = fp8.twin(x)
+    assert torch.equal(mine, mine) and torch.equal(mine.float(), mine.float())
+
+
+def test_equal_in_blocks(fp8, monkeypatch):
+    monkeypatch.setattr(fp8.modules.moves, "COMPARED", 64)
+    x = fp8.random((7, 48), E4M3)
+    for at in (0, 63, 64, 7 * 48 - 1):
+        other = x.view(torch.uint8).flatten().clone()
+        other[at] ^= 1
+        assert not torch.equal(fp8.twin(x), fp8.twin(other.view(E4M3).view(7, 48)))
+    assert torch.equal(fp8.twin(x), fp8.twin(x))
+
+
+def test_what_equal_leaves_to_stock(fp8):
+    x = fp8.random((4, 4), E4M3)
+    for other in (x.float(), x.to(E5M2)):
+        with pytest.raises(RuntimeError):
+            torch.equal(x, other)
+        with pytest.raises(RuntimeError):
+            torch.equal(fp8.twin(x), fp8.twin(other))
