@@ -101,16 +101,28 @@ def _add_fp8(contents, state, layer, known, own, device):
         scale = contents.made[beside] if beside in contents.made else state[beside].to("cpu")
         _add(contents, beside, scale)
     wide = scale is not None and scale.dtype.is_floating_point and scale.dtype.itemsize > 1  # MXFP8's are bytes
-    per_row = wide and scale.numel() > 1 and tuple(scale.shape) == (*values.shape[:1], 1)
-    largest = magnitudes(values)
-    if per_row or wide and scale.numel() == 1:
-        largest = largest * scale.float().reshape(-1, 1)
-    _refuse_unless_finite(layer, largest)
+    per_row = wide and values.dim() == 2 and scale.numel() > 1 and tuple(scale.shape) == (values.shape[0], 1)
+    _refuse_unless_finite(layer, _largest(values, scale.float() if wide else None))
     if per_row and values.numel() and plan.fits(layer, own):
         contents.kept_rows.append(layer)
     elif per_row and values.numel():
         contents.requantized[layer] = scale
         _add_scale(contents, layer, dequantized(values, scale), values.dtype, device)
+
+
+def _largest(values, scale):
+    """float32 [rows, 1]: the largest magnitude in each row. scale: one, one a row, or of a stack [experts, rows,
+    columns] one an expert or one a row; of another form it is the loaders' check that refuses it."""
+    largest = magnitudes(values.flatten(0, -2) if values.dim() > 1 else values)
+    if scale is None or not values.numel():
+        return largest
+    if scale.numel() == 1:
+        return largest * scale.reshape(1, 1)
+    rows = (*values.shape[:-1], 1)
+    if scale.numel() == values.shape[0]:
+        scale = scale.reshape(-1, *(1,) * (values.dim() - 1))
+    fits = scale.dim() == len(rows) and all(own in (1, whole) for own, whole in zip(scale.shape, rows, strict=True))
+    return largest * scale.expand(rows).reshape(-1, 1) if fits else largest
 
 
 def _refuse_unless_finite(layer, largest):
@@ -122,7 +134,7 @@ def _refuse_unless_finite(layer, largest):
 
 
 def dequantized(values, scale):
-    """float32 [rows, columns] of FP8 values and their scales."""
+    """float32 [rows, columns] of FP8 values and the scales of their rows."""
     return values.float() * scale.float()
 
 

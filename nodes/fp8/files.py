@@ -20,4 +20,7 @@ def find(folder, name):
         raise ModelFileError(f"{name!r} is no file of the models folder {folder}: choose one that the list offers.")
     if not name.lower().endswith(ENDINGS):
         raise ModelFileError(f"{name!r} is no safetensors file: only those are loaded here.")
-    return folder_paths.get_full_path_or_raise(folder, name)
+    try:
+        return folder_paths.get_full_path_or_raise(folder, name)
+    except FileNotFoundError as problem:  # it has gone since the list was made, or its link leads nowhere
+        raise ModelFileError(f"{name!r} of the models folder {folder} is not there any more.") from problem

@@ -145,6 +145,19 @@ def test_names_that_are_no_model(comfy, name, says):
     assert comfy.states == []
 
 
+def test_a_file_that_has_gone_since_the_list_was_made(comfy, monkeypatch):
+    """Or a link that leads nowhere: ComfyUI lists it all the same."""
+    folder_paths = importlib.import_module("folder_paths")
+
+    def gone(folder, name):
+        raise FileNotFoundError(f"Model in folder '{folder}' with filename '{name}' not found.")
+
+    monkeypatch.setattr(folder_paths, "get_full_path_or_raise", gone)
+    with pytest.raises(part("header").ModelFileError) as caught:
+        run(comfy)
+    assert str(caught.value) == "'model.safetensors' of the models folder diffusion_models is not there any more."
+
+
 def test_a_model_that_comfyui_does_not_know(comfy, tmp_path):
     write(tmp_path, {"a.weight": random(8, 16)})
     comfy.known = False

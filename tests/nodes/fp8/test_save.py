@@ -232,6 +232,43 @@ def test_what_the_loaders_refuse_is_not_written(save, tmp_path):
         assert "\n" not in str(caught.value) and list(tmp_path.iterdir()) == []
 
 
+STACK = {"q.weight": random(3, 4, 8).to(E4M3),
+         "q.comfy_quant": text({"format": "float8_e4m3fn", "num_experts": 3})}  # fmt: skip
+OTHERS = {
+    "mxfp8": {"q.weight": random(32, 64).to(E4M3), "q.weight_scale": torch.full((128, 4), 127, dtype=torch.uint8),
+              "q.comfy_quant": text({"format": "mxfp8"})},
+    "nvfp4": {"q.weight": torch.zeros(32, 32, dtype=torch.uint8),
+              "q.weight_scale": torch.full((128, 4), 0x38, dtype=torch.uint8).view(E4M3),
+              "q.weight_scale_2": torch.tensor(0.5), "q.comfy_quant": text({"format": "nvfp4"})},
+    "int8": {"q.weight": torch.ones(4, 8, dtype=torch.int8), "q.weight_scale": torch.full((4, 1), 0.5),
+             "q.comfy_quant": text({"format": "int8_tensorwise"})},
+    "experts, one scale each": {**STACK, "q.weight_scale": torch.ones(3)},
+    "experts, one scale each, upright": {**STACK, "q.weight_scale": torch.ones(3, 1)},
+    "experts, one scale a row": {**STACK, "q.weight_scale": torch.ones(3, 4, 1)},
+    "an input scale": layer("q", random(4, 8).to(E4M3), torch.tensor(0.5)) | {"q.input_scale": torch.tensor(2.0)},
+}
+
+
+@pytest.mark.parametrize("tensors_of_it", OTHERS.values(), ids=OTHERS)
+def test_what_is_quantised_already_stays_as_it_is(save, tmp_path, tensors_of_it):
+    """In any format, byte by byte."""
+    result = save(Model(tensors_of_it, ["q"]), tmp_path / "m")
+    got = tensors(tmp_path / "m")
+    assert got.keys() == tensors_of_it.keys() and result.requantized == []
+    for name, tensor in tensors_of_it.items():
+        assert got[name].shape == tensor.shape and torch.equal(bits(got[name]), bits(tensor))
+    loads(tmp_path / "m")
+
+
+@pytest.mark.parametrize("scale", [torch.tensor([1.0, NAN, 1.0]), torch.tensor([[1.0], [1e37], [1.0]]),
+                                   torch.tensor([1.0] * 11 + [INFINITY]).reshape(3, 4, 1)], ids=["NaN", "large", "row"])
+def test_experts_that_are_no_numbers(save, tmp_path, scale):
+    weight = torch.full((3, 4, 8), 0x7E, dtype=torch.uint8).view(E4M3)
+    with pytest.raises(ValueError, match="q is FP8 and holds NaN or infinity"):
+        save(Model({**STACK, "q.weight": weight, "q.weight_scale": scale}, ["q"]), tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("given, says", [
     (None, "leave_alone is nothing (None): it must be a text, one pattern a line."),
     (["a"], "leave_alone is of type list: it must be a text, one pattern a line."),
