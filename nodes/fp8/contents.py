@@ -125,8 +125,13 @@ def _largest(values, scale):
     return largest * scale.expand(rows).reshape(-1, 1) if fits else largest
 
 
+def _finite(largest):
+    """In bfloat16 too: with no wider ones ComfyUI multiplies."""
+    return bool(torch.isfinite(largest.to(WIDE)).all())
+
+
 def _refuse_unless_finite(layer, largest):
-    if not bool(torch.isfinite(largest.to(WIDE)).all()):  # ComfyUI multiplies with no wider ones
+    if not _finite(largest):
         raise ModelFileError(
             f"{layer} is FP8 and holds NaN or infinity, which leaving it alone would keep: take off the LoRA that "
             "brings them, or load the model from another file. Nothing was written."
@@ -145,7 +150,7 @@ def _add(contents, name, tensor):
 def _add_scale(contents, layer, weight, dtype, device):
     """The weight becomes FP8."""
     scale = scale_of(weight, dtype, PER_TENSOR, device)
-    if scale is None:
+    if scale is None or not _finite(scale * torch.finfo(dtype).max):
         raise ModelFileError(
             f"{layer} holds NaN or infinity: name it among the layers to leave alone. Nothing was written."
         )
