@@ -9,7 +9,7 @@ import pytest
 pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(600)]
 
 SEAMS = ["comfy.model_management.is_oom", "comfy.sd.load_checkpoint_guess_config", "comfy.sd.load_clip",
-         "comfy.sd.load_diffusion_model", "comfy.utils.convert_old_quants"]
+         "comfy.sd.load_diffusion_model", "comfy.utils.convert_old_quants", "comfy.utils.set_attr_param"]
 EXECUTOR = ["comfy_execution.progress.ProgressRegistry.__init__", "comfy_execution.utils.CurrentNodeContext.__enter__",
             "comfy_execution.utils.CurrentNodeContext.__exit__", "execution.PromptExecutor.execute_async"]
 CRASH, ONES = "Undefined type Float8_e4m3fn", [1.0] * 4

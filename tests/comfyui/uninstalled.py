@@ -17,7 +17,7 @@ MODULES = ("comfy.model_management", "comfy.sd", "comfy.utils", "comfy.ops", "co
            "comfy_execution.progress", "comfy_execution.utils", "comfy_kitchen", "comfy_kitchen.registry",
            "comfy_kitchen.tensor", "comfy_kitchen.tensor.base", "comfy_kitchen.backends.eager")
 SEAMS = ("comfy.sd.load_diffusion_model", "comfy.sd.load_clip", "comfy.sd.load_checkpoint_guess_config",
-         "comfy.utils.convert_old_quants", "comfy.model_management.is_oom")
+         "comfy.utils.convert_old_quants", "comfy.utils.set_attr_param", "comfy.model_management.is_oom")
 
 
 def look():
