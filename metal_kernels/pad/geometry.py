@@ -13,14 +13,18 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 VECTOR = 16  # bytes that a thread moves at once
-GROUP_THREADS = 256  # pad.metal: group_threads
+GROUP_THREADS = 128  # pad.metal: group_threads
 VECTORS_PER_THREAD = 2  # pad.metal: vectors_per_thread
-EDGE_THREADS = 32  # beside them, where rows begin or end inside vectors: one, or several where there are many rows
 GROUP_VECTORS = GROUP_THREADS * VECTORS_PER_THREAD
 DENSE_OUTER = 3  # pad.metal: dense_outer
+MIN_PERIOD = 256  # vectors that lie side by side: neighbouring threads read and write neighbouring memory
+# Vectors of a thread where there are threads enough: finding its place is a third of its work then; with more, the last
+# threads run longer alone. 32 at most in pad.metal.
+MAX_STEPS = 4
+BUSY_THREADS = 2**19
 
-# A launch numbers its elements, and the last group's overhang, in 31 bits.
-MAX_ELEMENTS = 2**31 - 4 * GROUP_VECTORS * VECTOR
+# A launch numbers its elements, and a row or a period past them, in 31 bits.
+MAX_ELEMENTS = 2**30 - 4 * GROUP_VECTORS * VECTOR
 # What keeps one launch far below the half second after which an M1's watchdog stops it: at 30 GB/s each way for rows of
 # adjacent elements; at a cache line of 128 bytes read for each element where they are scattered.
 MAX_DENSE_BYTES = 2**32
@@ -263,36 +267,64 @@ def divisor(d: int) -> tuple[int, int]:
     return -(-(1 << (31 + shift)) // d), shift
 
 
+def walk(count: int, width: int, lanes: int) -> tuple[int, int, int, int]:
+    """How threads walk down the `count` vectors of an output of rows of `width` elements: (vectors and rows of a
+    period, steps of a thread, threads). A period is a whole number of rows and of vectors, of an even number of them:
+    where it ends, a sector of memory does.
+    """
+    rows = lanes // math.gcd(width, lanes)
+    period = rows * width // lanes
+    times = -(-MIN_PERIOD // period)
+    times += times * period % 2
+    rows, period = rows * times, period * times
+    periods = -(-count // period)
+    if periods == 1:
+        return count, 0, 1, count
+    steps = min(max(count // BUSY_THREADS, 1), MAX_STEPS)
+    walks = -(-periods // steps)
+    return period, rows, -(-periods // walks), walks * period
+
+
 def _encode(problem: _Problem, wide_offsets: bool) -> Launch:
     size, lanes = problem.itemsize, VECTOR // problem.itemsize
     *outer, row = problem.dims
     in_skew = (problem.in_skew + problem.in_offset * size) % VECTOR // size
     out_skew = (problem.out_skew + problem.out_offset * size) % VECTOR // size
-    last = sum((dim.extent - 1) * dim.stride for dim in problem.dims if dim.extent)
-    wide = wide_offsets or last >= MAX_ELEMENTS
+    outer = outer[::-1]
+    number = len(outer)
+    pieces, period, rows, steps, threads = 0, 1, 0, 1, 0
+    if problem.dense:
+        period, rows, steps, threads = walk(-(-(problem.count + out_skew) // lanes), row.size, lanes)
+        outer = outer or [Dim(1, 0, 1, row.extent)]
+        if outer[0].extent == 1:
+            outer[0] = replace(outer[0], stride=row.extent)
+        # Two rows that meet in a vector lie so in the input too, unless there are gaps between them or other planes.
+        adjacent = outer[0].stride == row.extent and (outer[0].padded or len(outer) == 1)
+        pieces = int(not (adjacent and problem.readable and row.extent >= lanes))
+        outer[-1] = replace(outer[-1], size=outer[-1].size + 1)  # what is past the end is no first row
+        outer += [Dim(2, 0, 1, 0)] * (DENSE_OUTER - len(outer))
+    else:
+        threads = -(-(problem.count + out_skew) // (lanes * GROUP_VECTORS)) * GROUP_THREADS
+    last = sum(dim.size * dim.stride for dim in outer) + row.extent * row.stride
+    last += rows * outer[0].stride if rows else 0
+    wide = wide_offsets or last >= 2**31 - 2 * VECTOR
     # Windows read whole vectors: round inwards, and no farther than offsets can reach.
     reach = 2**62 if wide else 2**31 - 2 * VECTOR
-    begin, end, margin = -reach, reach, lanes - 1
+    begin, end, margin = -reach, reach, lanes
     if problem.readable:
         begin, end = (bound - problem.in_offset + in_skew for bound in problem.readable)
         begin, end, margin = max(-(-begin // lanes) * lanes, -reach), min(end // lanes * lanes, reach), 0
-    outer = outer[::-1]
-    if problem.dense:
-        outer += [Dim(1, 0, 1, 0)] * (DENSE_OUTER - len(outer))
-    groups = -(-(problem.count + out_skew) // (lanes * GROUP_VECTORS))
-    edges = problem.dense and any(n % lanes for n in (out_skew, row.size, row.left, row.extent))
-    pairs = lanes * GROUP_VECTORS // row.size + 2  # of edges in a group, at most
-    edge_threads = min(-(-2 * pairs // EDGE_THREADS) * EDGE_THREADS, GROUP_VECTORS) if edges else 0
-    group_size = GROUP_THREADS + edge_threads
+    windows = max(end - begin - (lanes if lanes > 1 else 0), 0)
     header = (
-        problem.out_offset, problem.in_offset, out_skew, in_skew, problem.count, begin, end, margin,
-        row.size, *divisor(row.size), row.left, row.extent, row.stride, len(outer),
+        problem.out_offset, problem.in_offset, out_skew, in_skew, problem.count, begin, end, margin, windows, pieces,
+        period, *divisor(period), rows, steps,
+        row.size, *divisor(row.size), row.left, row.extent, row.stride, number,
     )  # fmt: skip
     dims = tuple(n for dim in outer for n in (dim.size, *divisor(dim.size), dim.left, dim.extent, dim.stride))
     return Launch(
         kernel=f"pad_{'dense' if problem.dense else 'strided'}_{size}{'_int64' if wide else ''}",
         header=header,
         dims=dims or (1, *divisor(1), 0, 1, 0),  # a list must not be empty, even if no dimension is read from it
-        threads=groups * group_size,
-        group_size=group_size,
+        threads=threads,
+        group_size=GROUP_THREADS,
     )

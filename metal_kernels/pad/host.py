@@ -1,7 +1,7 @@
 """aten::constant_pad_nd on MPS: what is taken, the output, and the launches.
 
 Shapes and launches are worked out in geometry.py, the bytes are moved by pad.metal. Nothing here waits for the device:
-the fill value's bytes are made on the CPU, and a call is one allocation and (below 4 GiB) one launch.
+the fill value's bytes are made on the CPU, and a call is one allocation and (below 2^30 elements) one launch.
 """
 
 from __future__ import annotations

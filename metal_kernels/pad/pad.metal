@@ -11,7 +11,8 @@
 //
 // One element of left padding shifts a whole row against the 16-byte grid. pad_dense then loads the two aligned vectors of
 // the input that hold the sixteen bytes wanted and funnels them into place: two wide loads (the second one of a
-// neighbour's, so a cache hit) instead of eight loads of two bytes.
+// neighbour's, so a cache hit) instead of eight loads of two bytes. Where a row ends inside a vector, the end of its input and the start
+// of the next row's are neighbours in memory: the same two loads have both, and the fill is put between them.
 //
 // Positions count elements from the first one of this launch in 32 bits (geometry.py cuts larger outputs into several
 // launches); offset_t is the type of input offsets, long where a stride product can pass 2^31.
@@ -22,9 +23,8 @@ using namespace metal;
 // Arrays indexed by these loops then live in registers.
 #define PAD_UNROLL _Pragma("clang loop unroll(full)")
 
-// A group makes group_threads * vectors_per_thread vectors in a row: each pass of the group is one contiguous stretch.
-// These two are geometry.py's GROUP_THREADS and VECTORS_PER_THREAD.
-constant constexpr uint group_threads = 256;
+// These two are geometry.py's GROUP_THREADS and VECTORS_PER_THREAD (of pad_strided).
+constant constexpr uint group_threads = 128;
 constant constexpr uint vectors_per_thread = 2;
 constant constexpr int dense_outer = 3;
 
@@ -38,6 +38,13 @@ struct PadLaunch {
   long readable_begin;  // whole vectors of the input that may be read, as elements from in_offset - in_skew on: within the
   long readable_end;    // tensor, and all of it
   long gap_margin;      // 0; where rows have gaps between them, what a window needs of its row on each side to read no gap
+  long windows;         // so many elements from readable_begin on may be the first of two such vectors
+  long pieces;          // 1: where rows meet in a vector of the output, they do not in the input
+  long period;          // rows that are a whole number of vectors: in vectors,
+  long period_magic;
+  long period_shift;
+  long period_rows;     // and in rows
+  long steps;           // vectors of a thread
   long width;           // of a row of the output
   long width_magic;     // see divide()
   long width_shift;
@@ -88,6 +95,11 @@ inline Dim<offset_t> unpack(constant PadDim& d) {
   return r;
 }
 
+template <typename T>
+struct unsigned_of { typedef uint type; };
+template <>
+struct unsigned_of<long> { typedef ulong type; };
+
 template <typename offset_t>
 struct Launch {
   int count;
@@ -101,8 +113,15 @@ struct Launch {
   offset_t in_skew;
   offset_t readable_begin;
   offset_t readable_end;
+  offset_t windows;
   int gap_margin;
   uint4 fill;
+
+  // May sixteen bytes from element `first` on be read, by the two aligned vectors that hold them?
+  bool readable(offset_t first) const {
+    typedef typename unsigned_of<offset_t>::type U;
+    return U(first) - U(readable_begin) < U(windows);
+  }
 };
 
 template <typename offset_t>
@@ -119,6 +138,7 @@ inline Launch<offset_t> unpack(constant PadLaunch& p) {
   r.in_skew = offset_t(p.in_skew);
   r.readable_begin = offset_t(p.readable_begin);
   r.readable_end = offset_t(p.readable_end);
+  r.windows = offset_t(p.windows);
   r.gap_margin = int(p.gap_margin);
   r.fill = uint4(uint(ulong(p.fill_low)), uint(ulong(p.fill_low) >> 32), uint(ulong(p.fill_high)), uint(ulong(p.fill_high) >> 32));
   return r;
@@ -163,7 +183,7 @@ inline uint4 blend(uint4 a, uint4 b, int begin, int end) {
 
 // high:low >> bits, for bits of 0, 8, 16 or 24.
 inline uint funnel(uint low, uint high, uint bits) {
-  return (low >> bits) | ((high << 1) << (31 - bits));
+  return uint((ulong(high) << 32 | low) >> bits);
 }
 
 // Sixteen bytes of a followed by b, from byte `lane` * sizeof(T) of a on: the shift has only the bits that an element leaves it.
@@ -256,6 +276,30 @@ inline bool locate(uint row, constant PadDim* dims, int outer, thread offset_t& 
 
 // ---- rows of adjacent elements: at most three outer dimensions ----------------------------------------------------
 
+// Ones in the first n bytes of a vector.
+constant uint4 first_bytes[17] = {
+  {0, 0, 0, 0},
+  {0xff, 0, 0, 0},
+  {0xffff, 0, 0, 0},
+  {0xffffff, 0, 0, 0},
+  {0xffffffff, 0, 0, 0},
+  {0xffffffff, 0xff, 0, 0},
+  {0xffffffff, 0xffff, 0, 0},
+  {0xffffffff, 0xffffff, 0, 0},
+  {0xffffffff, 0xffffffff, 0, 0},
+  {0xffffffff, 0xffffffff, 0xff, 0},
+  {0xffffffff, 0xffffffff, 0xffff, 0},
+  {0xffffffff, 0xffffffff, 0xffffff, 0},
+  {0xffffffff, 0xffffffff, 0xffffffff, 0},
+  {0xffffffff, 0xffffffff, 0xffffffff, 0xff},
+  {0xffffffff, 0xffffffff, 0xffffffff, 0xffff},
+  {0xffffffff, 0xffffffff, 0xffffffff, 0xffffff},
+  {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+};
+
+template <typename T>
+inline uint4 first_lanes(int n) { return first_bytes[n * int(sizeof(T))]; }
+
 // Sixteen bytes of the input, of which lanes [begin, end) are wanted, and the two aligned vectors that hold those: one and the
 // same where they lie in one. Elements count from words[0] here.
 template <typename T, typename offset_t>
@@ -312,107 +356,57 @@ inline uint4 assemble(thread const Launch<offset_t>& p, thread const Dim<offset_
   return v;
 }
 
-// An edge is a place in the output where fill and input meet, or where it begins or ends. Around the start of each row lies a
-// pair: the end of the row before's input, and the start of this row's. The last pair has the end of the output for its second.
+// The sixteen bytes of the input from element `first` on, out of two aligned vectors, which both may be read.
+template <typename T, typename offset_t>
+inline uint4 window(device const T* in, offset_t first) {
+  typedef Window<T, offset_t> W;
+  device const uint4* words = reinterpret_cast<device const uint4*>(in) + (first >> W::lane_bits);
+  return W::lanes == 1 ? words[0] : funnel<T>(words[0], words[1], int(first) & (W::lanes - 1));
+}
+
+// A row of the output by its place in the plane, which is what the innermost outer dimension runs over.
 template <typename offset_t>
-inline int edge_before(thread const Launch<offset_t>& p, int row) {
-  return row == 0 ? 0 : (row - 1) * p.width + p.left + p.extent;
-}
-template <typename offset_t>
-inline int edge_after(thread const Launch<offset_t>& p, int row) {
-  const int start = row * p.width;
-  return start == p.count ? start : start + p.left;
-}
+struct Row {
+  uint number;    // from the plane's first row of the input on; the fill before that comes last
+  uint extent;    // rows of the input in the plane; 0 where the plane is all fill
+  offset_t base;  // the row's first element of the input
 
-// The vectors with no edge inside, which are all fill or a plain window of the input.
-template <typename T, typename offset_t>
-inline void move_plain(
-    thread const Launch<offset_t>& p, thread const Dim<offset_t>* dim, device const T* in, device T* out, int begin) {
-  constexpr int lanes = 16 / sizeof(T);
-  // All addresses, then all loads, then all stores: a thread has its loads in flight together.
-  offset_t first[vectors_per_thread];
-  uint plain = 0;
-  uint windows = 0;
-  uint singles = 0;
-  PAD_UNROLL
-  for (uint i = 0; i < vectors_per_thread; ++i) {
-    const int e = begin + int(i * group_threads) * lanes;
-    const uint row = divide(uint(e), p.width_magic, p.width_shift);
-    const int y = int(uint(e) - row * uint(p.width)) - p.left;  // along the row, from its first element of the input
-    const bool data = y >= 0 && y < p.extent;
-    const int edge = y < 0 ? 0 : data ? p.extent : p.width;
-    if (e < 0 || e + lanes > p.count || y + lanes > edge) {
-      continue;
-    }
-    plain |= 1u << i;
-    offset_t base;
-    if (data && locate(row, dim, base)) {
-      first[i] = base + p.in_skew + offset_t(y);
-      // Conservative, and cheaper than Window::readable: it leaves out windows that happen to be aligned.
-      const bool readable = first[i] >= p.readable_begin && first[i] + lanes <= p.readable_end && y >= p.gap_margin &&
-                            y + lanes + p.gap_margin <= p.extent;
-      windows |= uint(readable) << i;
-      singles |= uint(!readable) << i;
-    }
-  }
-  uint4 v[vectors_per_thread];
-  PAD_UNROLL
-  for (uint i = 0; i < vectors_per_thread; ++i) {
-    v[i] = p.fill;
-    if (windows & (1u << i)) {
-      v[i] = Window<T, offset_t>(first[i], 0, lanes).read(in);
-    }
-  }
-  // Fill and windows leave in one store, so that neighbouring threads fill whole sectors of memory together.
-  PAD_UNROLL
-  for (uint i = 0; i < vectors_per_thread; ++i) {
-    if (plain & ~singles & (1u << i)) {
-      *reinterpret_cast<device uint4*>(out + begin + int(i * group_threads) * lanes) = v[i];
-    }
-  }
-  // Windows that reach into what must not be read: at the ends of the input, and of its rows where there are gaps between them.
-  for (int e = begin; singles != 0; e += int(group_threads) * lanes, singles >>= 1) {
-    if (singles & 1u) {
-      store(out, e, p.count, assemble<T>(p, dim, in, e));
-    }
-  }
-}
+  // Is the row so many rows before it one of the input?
+  bool has_data(uint rows_before) const { return number - rows_before < extent; }
 
-// The vectors with edges inside of elements [begin, end) of the output, a lane each; a vector belongs to the first edge inside it. Edge
-// 2 * row and the next one are the pair around the start of `row`.
-template <typename T, typename offset_t>
-inline void move_edges(
-    thread const Launch<offset_t>& p, thread const Dim<offset_t>* dim, device const T* in, device T* out, int begin, int end, int lane,
-    int step) {
-  constexpr int lanes = 16 / sizeof(T);
-  const int last = 2 * int(divide(uint(p.count), p.width_magic, p.width_shift)) + 1;
-  const int row = begin < 0 ? 0 : int(divide(uint(begin), p.width_magic, p.width_shift));
-  for (int number = 2 * row + lane; number <= last; number += step) {
-    const bool second = (number & 1) != 0;
-    const int edge = second ? edge_after(p, number >> 1) : edge_before(p, number >> 1);
-    const int e = edge - ((edge + p.out_skew) & (lanes - 1));
-    if (e >= end) {
-      return;
+  // `turn` is one more than the row's number in the output. Each dimension is counted from its first position of the input on, one
+  // round before the first: nothing is negative.
+  Row(uint turn, thread const Dim<offset_t>* dim) {
+    uint i[dense_outer];
+    PAD_UNROLL
+    for (int d = 0; d < dense_outer; ++d) {
+      const uint n = turn + dim[d].size - dim[d].left - 1;
+      turn = divide(n, dim[d].magic, dim[d].shift);
+      i[d] = n - turn * dim[d].size;
     }
-    const int previous = second ? edge_before(p, number >> 1) : number == 0 ? -lanes : edge_after(p, (number >> 1) - 1);
-    if (e >= begin && previous <= e && e < edge) {
-      store(out, e, p.count, assemble<T>(p, dim, in, e));
+    bool inside = turn == 1;
+    base = 0;
+    PAD_UNROLL
+    for (int d = 0; d < dense_outer; ++d) {
+      inside = inside && (d == 0 || i[d] < dim[d].extent);
+      base += offset_t(i[d]) * dim[d].stride;
     }
+    number = i[0];
+    extent = inside ? dim[0].extent : 0;
   }
-}
+};
 
-// Vectors with edges take several times longer. Made where they are met, each would hold up a SIMD-group for one lane. So
-// each threadgroup has SIMD-groups that make nothing else, at the same time as the others make its other vectors: the pieces of a cache
-// line meet in the cache.
+// Some rows together, a period, are a whole number of vectors, so a vector one period on lies in its row as this one does. A thread
+// walks down the output in periods: it finds its place in a row once, and what is left to do for each vector is little more than
+// to move it.
 template <typename T, typename offset_t>
-[[kernel]] void pad_dense(
+[[kernel, max_total_threads_per_threadgroup(group_threads)]] void pad_dense(
     device const uchar* in [[buffer(0)]],
     device uchar* out [[buffer(1)]],
     constant PadLaunch& launch [[buffer(2)]],
     constant PadDim* dims [[buffer(3)]],
     uint group [[threadgroup_position_in_grid]],
-    uint thread_in_group [[thread_position_in_threadgroup]],
-    uint threads [[threads_per_threadgroup]]) {
+    uint thread_in_group [[thread_position_in_threadgroup]]) {
   constexpr int lanes = 16 / sizeof(T);
   const Launch<offset_t> p = unpack<offset_t>(launch);
   Dim<offset_t> dim[dense_outer];
@@ -423,12 +417,61 @@ template <typename T, typename offset_t>
   device const T* from = reinterpret_cast<device const T*>(in) + (launch.in_offset - launch.in_skew);
   device T* to = reinterpret_cast<device T*>(out) + launch.out_offset;
 
-  const int begin = int(group * group_threads * vectors_per_thread) * lanes - p.out_skew;
-  if (thread_in_group < group_threads) {
-    move_plain(p, dim, from, to, begin + int(thread_in_group) * lanes);
-  } else {
-    const int end = begin + int(group_threads * vectors_per_thread) * lanes;
-    move_edges(p, dim, from, to, begin, end, int(thread_in_group - group_threads), int(threads - group_threads));
+  const uint period = uint(launch.period);
+  const uint steps = uint(launch.steps);
+  const uint thread_number = group * group_threads + thread_in_group;
+  const uint walk = divide(thread_number, uint(launch.period_magic), uint(launch.period_shift));
+  int e = int((thread_number + walk * (steps - 1) * period) * lanes) - p.out_skew;
+
+  // The last of the rows that begin in the vector, or else the row that it lies in: `x` is where that has lane 0. A row begins with its
+  // first element of the input here, and ends with the fill before the next one's.
+  const uint n = uint(e + lanes - 1 + p.width - p.left);
+  uint turn = divide(n, p.width_magic, p.width_shift);
+  const int x = int(n - turn * uint(p.width)) - (lanes - 1);
+  // Of two rows at most there is something: lanes below `low` of one, fill, and from `high` on the next one, which is the last.
+  const bool two = x < 0;
+  const int gap = p.width - p.extent;
+  const int low = two ? max(-x - gap, 0) : clamp(p.extent - x, 0, lanes);
+  const int high = two ? -x : lanes;
+  const bool pieces = launch.pieces != 0 && !(x >= p.gap_margin && x + lanes + p.gap_margin <= p.extent);
+  const uint whole = uint(max(p.count - lanes + 1, 0));  // a vector that begins below lies in the output whole
+
+  const int start = e;
+  uint slow = 0;  // the steps that are left for later
+  Row<offset_t> row(turn, dim);
+  offset_t first = row.base + p.in_skew + offset_t(x);
+  for (uint step = 0; step < steps && e < p.count; ++step) {
+    const bool has_low = low > 0 && row.has_data(two);
+    const bool has_high = two && row.has_data(0);
+    const bool has_data = has_low || has_high;
+    if (uint(e) >= whole || pieces || (has_data && !p.readable(first))) {
+      slow |= 1u << step;
+    } else {
+      uint4 v = p.fill;
+      if (has_data) {
+        v = window<T>(from, first);
+        if (lanes > 1 && low < lanes) {
+          const uint4 v_low = funnel<T>(v, v, two ? gap : 0);
+          const uint4 is_low = first_lanes<T>(has_low ? low : 0);
+          const uint4 is_not_high = first_lanes<T>(has_high ? high : lanes);
+          v = (v_low & is_low) | (v & ~is_not_high) | (p.fill & ~is_low & is_not_high);
+        }
+      }
+      *reinterpret_cast<device uint4*>(to + e) = v;
+    }
+    e += int(period) * lanes;
+    turn += uint(launch.period_rows);
+    row.number += uint(launch.period_rows);
+    first += offset_t(launch.period_rows) * dim[0].stride;
+    if (row.number >= dim[0].size) {
+      row = Row<offset_t>(turn, dim);
+      first = row.base + p.in_skew + offset_t(x);
+    }
+  }
+  // What cannot be made so: the ends of the output, the ends of the input, rows that are shorter than a vector or lie apart.
+  for (; slow != 0; slow &= slow - 1) {
+    const int at = start + int(ctz(slow) * period) * lanes;
+    store(to, at, p.count, assemble<T>(p, dim, from, at));
   }
 }
 

@@ -28,7 +28,7 @@ using namespace metal;
 
 constant constexpr uint simd_width = 32;
 constant constexpr uint max_simdgroups = 32;
-constant constexpr uint max_chunks = 256;      // geometry.py: MAX_CHUNKS
+constant constexpr uint max_chunks = 128;      // geometry.py: MAX_CHUNKS
 constant constexpr uint column_threads = 256;  // geometry.py: COLUMN_THREADS
 constant constexpr int column_batch = 4;       // elements of each column in flight
 
@@ -167,16 +167,15 @@ METAL_FUNC float row_sum(float x, uint lanes) {
 
 // ---- what is computed --------------------------------------------------------------------------------------------
 
-// fast::exp is exp2(x * log2(e)): the product's rounding moves the result by about |x| ulps of float, and x is at most 18 where
-// a half is not zero, 93 where a bfloat is not. One ulp of theirs is 8192 and 65536 of float's, so it is used for them (H200:
-// results as with exp, a quarter less time); an Apple GPU's is put to the test by the self-check. Results in float take exp.
-template <bool fast_exp>
-METAL_FUNC float power(float x) { return fast_exp ? fast::exp(x) : exp(x); }
+// exp(x) for x <= 0, by three operations an element: exp2 is exact to a unit or two, and the roundings of x * log2(e) move the result
+// by about |x| units of 2^-24, as the rounding of x itself does, which is the distance from a maximum. An Apple GPU's exp2 is put to
+// the test by the self-check.
+METAL_FUNC float power(float x) { return fast::exp2(x * M_LOG2E_F); }
 
 METAL_FUNC float finite(float maximum) { return maximum == -INFINITY ? 0.0f : maximum; }
 
 // y = exp(x - max) / sum, or its logarithm x - max - log(sum). `a` is x; there is no `b`.
-template <bool log_of, bool fast_exp>
+template <bool log_of>
 struct Forward {
   typedef float2 State;  // the maximum so far, and the sum of exp(x - finite(maximum))
   typedef float2 Final;
@@ -188,12 +187,12 @@ struct Forward {
   METAL_FUNC static State merge(State s, State t) {
     const float maximum = max(s.x, t.x);
     const float r = finite(maximum);
-    return State(maximum, s.y * power<fast_exp>(s.x - r) + t.y * power<fast_exp>(t.x - r));
+    return State(maximum, s.y * power(s.x - r) + t.y * power(t.x - r));
   }
 
   METAL_FUNC static State join(State s, uint lanes) {
     const float maximum = row_max(s.x, lanes);
-    return State(maximum, row_sum(s.y * power<fast_exp>(s.x - finite(maximum)), lanes));
+    return State(maximum, row_sum(s.y * power(s.x - finite(maximum)), lanes));
   }
 
   // Of `count` states, N at most for each lane.
@@ -215,7 +214,7 @@ struct Forward {
     SOFTMAX_UNROLL
     for (int i = 0; i < N; ++i) {
       if (i * simd_width < count) {
-        sum += s[i].y * power<fast_exp>(s[i].x - r);
+        sum += s[i].y * power(s[i].x - r);
       }
     }
     return State(maximum, simd_sum(sum));
@@ -235,16 +234,16 @@ struct Forward {
   METAL_FUNC static State absorb(State s, thread const float* a, thread const float*) {
     const float maximum = max(s.x, maximum_of<N>(a));
     const float r = finite(maximum);
-    float sum = s.y * power<fast_exp>(s.x - r);
+    float sum = s.y * power(s.x - r);
     SOFTMAX_UNROLL
     for (int i = 0; i < N; ++i) {
-      sum += power<fast_exp>(a[i] - r);
+      sum += power(a[i] - r);
     }
     return State(maximum, sum);
   }
 
   METAL_FUNC static Final finish(State total) { return Final(total.x, log_of ? log(total.y) : 1.0f / total.y); }
-  METAL_FUNC static float value(float a, float, Final f) { return log_of ? a - f.x - f.y : power<fast_exp>(a - f.x) * f.y; }
+  METAL_FUNC static float value(float a, float, Final f) { return log_of ? a - f.x - f.y : power(a - f.x) * f.y; }
 
   // Rows held in registers: the exponentials, against the maximum of this SIMD-group's part, take the place of x, so that each
   // is computed once.
@@ -255,7 +254,7 @@ struct Forward {
     float sum = 0.0f;
     SOFTMAX_UNROLL
     for (int i = 0; i < N; ++i) {
-      const float e = power<fast_exp>(a[i] - r);
+      const float e = power(a[i] - r);
       sum += e;
       a[i] = log_of ? a[i] : e;
     }
@@ -263,13 +262,13 @@ struct Forward {
   }
 
   METAL_FUNC static Final finish_held(State mine, State total) {
-    return log_of ? finish(total) : Final(0.0f, power<fast_exp>(mine.x - total.x) / total.y);
+    return log_of ? finish(total) : Final(0.0f, power(mine.x - total.x) / total.y);
   }
   METAL_FUNC static float value_held(float a, float b, Final f) { return log_of ? value(a, b, f) : a * f.y; }
 };
 
 // `a` is the gradient g of the output y, `b` is y: y * (g - sum(g * y)), or of the logarithm g - exp(y) * sum(g).
-template <bool log_of, bool fast_exp>
+template <bool log_of>
 struct Backward {
   typedef float State;
   typedef float Final;
@@ -299,7 +298,7 @@ struct Backward {
   }
 
   METAL_FUNC static Final finish(State total) { return total; }
-  METAL_FUNC static float value(float a, float b, Final f) { return log_of ? a - power<fast_exp>(b) * f : b * (a - f); }
+  METAL_FUNC static float value(float a, float b, Final f) { return log_of ? a - power(b) * f : b * (a - f); }
 
   template <int N>
   METAL_FUNC static State hold(thread float* a, thread const float* b, uint lanes) {
@@ -823,18 +822,14 @@ template <typename Op, typename T, typename U, int C>
 // ---- instantiations ----------------------------------------------------------------------------------------------
 // Op_form_types_n: n is K, vectors that a thread holds of a row, or C, the columns of a thread.
 
-template <typename U>
-using Softmax = Forward<false, sizeof(U) == 2>;
-template <typename U>
-using LogSoftmax = Forward<true, sizeof(U) == 2>;
-template <typename U>
-using SoftmaxBackward = Backward<false, sizeof(U) == 2>;
-template <typename U>
-using LogSoftmaxBackward = Backward<true, sizeof(U) == 2>;
+typedef Forward<false> Softmax;
+typedef Forward<true> LogSoftmax;
+typedef Backward<false> SoftmaxBackward;
+typedef Backward<true> LogSoftmaxBackward;
 
 #define INSTANTIATE(form, name, Op, types, T, U, n)                    \
   template [[host_name(name "_" #form "_" types "_" #n)]] [[kernel]] \
-  decltype(softmax_##form<Op<U>, T, U, n>) softmax_##form<Op<U>, T, U, n>;
+  decltype(softmax_##form<Op, T, U, n>) softmax_##form<Op, T, U, n>;
 
 #define INSTANTIATE_FORWARD(name, Op, types, T, U, wide) \
   INSTANTIATE(rows, name, Op, types, T, U, 1)            \

@@ -20,14 +20,14 @@ def geometry():
 
 
 HEADER = (
-    "out_offset in_offset out_skew in_skew count readable_begin readable_end gap_margin width magic shift "
-    "left extent stride outer"
+    "out_offset in_offset out_skew in_skew count readable_begin readable_end gap_margin windows pieces period "
+    "period_magic period_shift period_rows steps width magic shift left extent stride outer"
 ).split()
 DIM = "size magic shift left extent stride".split()
 
 
 def named_dims(launch) -> list[dict]:
-    return [dict(zip(DIM, launch.dims[k : k + 6], strict=True)) for k in range(0, len(launch.dims), 6)]
+    return [dict(zip(DIM, launch.dims[k : k + len(DIM)], strict=True)) for k in range(0, len(launch.dims), len(DIM))]
 
 
 def divide(n: int, magic: int, shift: int) -> int:
@@ -128,7 +128,7 @@ def test_channels_last_is_what_suggest_memory_format_says(geometry):
 
 
 def test_the_video_pad_is_one_dense_launch(geometry):
-    """Wan's causal pad in fp16 moves 16-byte vectors, with a SIMD-group for the ends of rows; that in time alone moves
+    """Wan's causal pad in fp16 walks down in periods of rows, and reads across their ends; that in time alone moves
     whole units.
     """
     sizes, strides = (1, 96, 6, 240, 416), (57507840, 599040, 99840, 416, 1)
@@ -139,10 +139,26 @@ def test_the_video_pad_is_one_dense_launch(geometry):
         return geometry.plan(sizes, strides, pad, tuple(out_strides), 2, 0, 0)
 
     (causal,) = kernels((1, 1, 1, 1, 2, 0, 0, 0, 0, 0))
-    assert causal.kernel == "pad_dense_2" and causal.group_size == geometry.GROUP_THREADS + geometry.EDGE_THREADS
-    assert causal.threads // causal.group_size * geometry.GROUP_VECTORS * 16 >= 96 * 8 * 242 * 418 * 2
+    header = dict(zip(HEADER, causal.header, strict=True))
+    assert causal.kernel == "pad_dense_2" and header["pieces"] == 0 and header["steps"] == geometry.MAX_STEPS
+    assert causal.threads * geometry.MAX_STEPS >= 96 * 8 * 242 * 418 * 2 // 16
+    assert (header["period"], header["period_rows"]) == (418, 8)
     (temporal,) = kernels((0, 0, 0, 0, 2, 0, 0, 0, 0, 0))
-    assert temporal.kernel == "pad_dense_16" and temporal.group_size == geometry.GROUP_THREADS
+    assert temporal.kernel == "pad_dense_16"
+
+
+def test_a_period_is_whole_rows_and_whole_vectors(geometry):
+    """And all vectors belong to one thread each."""
+    shapes = ((200000, 418, 8), (200000, 130, 4), (5000, 7, 16), (200000, 1, 1), (40, 1000, 2), (200000, 333, 16))
+    for count, width, lanes in shapes:
+        period, rows, steps, threads = geometry.walk(count, width, lanes)
+        assert 1 <= steps <= geometry.MAX_STEPS
+        if period == count:
+            assert (steps, threads) == (1, count)
+            continue
+        assert rows * width == period * lanes and period >= geometry.MIN_PERIOD and period % 2 == 0
+        vectors = [t + t // period * (steps - 1) * period + s * period for t in range(threads) for s in range(steps)]
+        assert len(set(vectors)) == len(vectors) and set(vectors) >= set(range(count))
 
 
 def test_limits_of_a_launch(geometry):
@@ -172,10 +188,9 @@ def test_limits_of_a_launch(geometry):
             header = dict(zip(HEADER, launch.header, strict=True))
             unit = int(launch.kernel.split("_")[2])
             dims = named_dims(launch)
-            overhang = geometry.GROUP_VECTORS * 16 // unit
+            overhang = max(geometry.GROUP_VECTORS * 16 // unit, header["width"], header["period"] * 16 // unit)
             assert header["count"] + header["out_skew"] + overhang < 2**31
-            assert 0 < launch.threads <= 2**32 - 1 and launch.threads % launch.group_size == 0
-            assert geometry.GROUP_THREADS <= launch.group_size <= 1024
+            assert 0 < launch.threads <= 2**32 - 1 and launch.group_size == geometry.GROUP_THREADS
             reach = (header["extent"] - 1) * header["stride"] + sum((d["extent"] - 1) * d["stride"] for d in dims)
             assert launch.kernel.endswith("_int64") or reach < 2**31 - 2**15
             if "dense" in launch.kernel:

@@ -178,7 +178,7 @@ def test_selfcheck_notices_a_wrong_move(padding, monkeypatch, path):
         (launch,) = real(*args)
         header = list(launch.header)
         if path == "strided" and "strided" in launch.kernel:
-            header[13] = 0  # stride: each row repeats its first element
+            header[20] = 0  # stride: each row repeats its first element
         elif path == "dense" and "dense" in launch.kernel and header[1]:
             header[1] -= 1  # in_offset: a crop begins one element early,
             header[3] -= 1  # and in_skew with it
