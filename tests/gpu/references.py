@@ -129,7 +129,7 @@ def _log_softmax_backward(args, results):
 
     def compute(g, o):
         g, o = g.double(), o.double()
-        # exp of a half's or bfloat's log_softmax may be fast::exp, whose error grows with its argument
+        # exp is exp2 of a product, whose error grows with its argument; for floats what follows is wide enough without
         growth = 1.0 if grad.dtype.itemsize == 4 else 1.0 + o.abs()
         return g - o.exp() * g.sum(-1, keepdim=True), g.abs() + growth * o.exp() * g.abs().sum(-1, keepdim=True)
 
