@@ -19,6 +19,7 @@ from .entries import Entry
 from .extensions import Extension
 from .installation import Installation
 from .kernel import Kernel
+from .selfcheck import says_out_of_memory
 from .switches import watch
 
 KERNELS: list[Kernel] = [pad.KERNEL, softmax.KERNEL, linear.KERNEL, fp8.KERNEL, grouped_mm.KERNEL]
@@ -157,6 +158,7 @@ __all__ = [
     "registered_now",
     "remove_extension",
     "reset_counters",
+    "says_out_of_memory",
     "set_mode",
     "set_workflow",
     "status",

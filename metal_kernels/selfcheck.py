@@ -7,6 +7,7 @@ is counted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -95,7 +96,23 @@ def diagnose(subject: str, error: Exception) -> str | None:
 
 def is_out_of_memory(error: Exception, text: str) -> bool:
     """Whether `error`, whose text is `text`, says that memory ran out: as torch does, on MPS by its text alone."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "out of memory" in text
+    by_type = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+    return by_type or "out of memory" in text or says_out_of_memory(text)
+
+
+# torch's for no memory left; torch's for a buffer larger than Metal has any, whose size it writes as "9.75 GiB", and
+# older releases as "9.75 GB"; and Metal's own for a command buffer that did not fit into memory.
+_OUT_OF_MEMORY = re.compile(
+    r"\bMPS backend out of memory\b"
+    r"|\bInvalid buffer size: \d+\.\d\d Gi?B(?![\w.])"
+    r"|\bkIOGPUCommandBufferCallbackErrorOutOfMemory\b"
+)
+
+
+def says_out_of_memory(text: str) -> bool:
+    """Whether an error's text has torch's or Metal's words for no memory on MPS, wherever they stand in it: programs
+    put words of their own before. The error is a plain RuntimeError there."""
+    return _OUT_OF_MEMORY.search(text) is not None
 
 
 def without_frames(error: Exception) -> Exception:

@@ -7,18 +7,11 @@ stock's `is_oom` says no.
 import importlib
 import inspect
 import logging
-import re
 
 from .. import library
 
 log = logging.getLogger("metal_kernels")
 
-# Anywhere in the text, since nodes put words of their own before: torch's for no memory left; torch's for a buffer
-# larger than Metal has any, whose size it writes as "9.75 GiB", and older releases as "9.75 GB"; and Metal's own for a
-# command buffer that did not fit into memory.
-TEXT = re.compile(r"\bMPS backend out of memory\b"
-                  r"|\bInvalid buffer size: \d+\.\d\d Gi?B(?![\w.])"
-                  r"|\bkIOGPUCommandBufferCallbackErrorOutOfMemory\b")  # fmt: skip
 OTHERS = (NotImplementedError, RecursionError)  # RuntimeErrors of Python's, which are never about memory
 
 _state = {"owner": None, "original": None, "ours": None, "problem": "not installed"}
@@ -29,7 +22,7 @@ def recognised(error):
     if not isinstance(error, RuntimeError) or isinstance(error, OTHERS):
         return False
     try:
-        return TEXT.search(str(error)) is not None
+        return library.metal_kernels.says_out_of_memory(str(error))
     except Exception:  # a __str__ of somebody's that fails
         return False
 

@@ -79,8 +79,12 @@ def test_inside_a_self_check_it_is_nobodys(installed, core):
     "ours, theirs, failed",
     [(RuntimeError("no"), None, True), (RuntimeError("MPS backend out of memory"), None, False),
      (RuntimeError("no"), ValueError("wrong arguments"), False),
-     (RuntimeError("MPS backend out of memory"), TypeError("no such dtype"), False)],
-    ids=["it alone raises", "no memory", "both raise: the arguments are wrong", "no memory, and stock lacks it"],
+     (RuntimeError("MPS backend out of memory"), TypeError("no such dtype"), False),
+     (RuntimeError("Invalid buffer size: 72.00 GiB"), TypeError("no such dtype"), False),
+     (RuntimeError("Insufficient Memory, kIOGPUCommandBufferCallbackErrorOutOfMemory"), None, False),
+     (RuntimeError("Invalid buffer size: expected 5 bytes, got 3"), None, True)],
+    ids=["it alone raises", "no memory", "both raise: the arguments are wrong", "no memory, and stock lacks it",
+         "no such buffer, and stock lacks it", "no memory, in Metal's words", "a look-alike"],
 )  # fmt: skip
 def test_a_kernel_that_raises(installed, ours, theirs, failed):
     def run():
