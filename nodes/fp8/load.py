@@ -29,11 +29,16 @@ class Source:
     failed: list = field(default_factory=list)
     lost: list = field(default_factory=list)
 
-    @property
-    def scaled(self):
-        """Layers whose stored values mean nothing without a scale."""
-        stored = [name for name, layer in self.plan.layers.items() if layer.scale is not None]
-        return stored + [name for name in self.plan.quantized if name not in self.failed]
+    def scaled(self, made):
+        """Layers of the state dict `made` whose values mean nothing without a scale, as `found.Stored`."""
+        names = [name for name, layer in self.plan.layers.items() if layer.scale is not None]
+        names += [name for name in self.plan.quantized if name not in self.failed]
+        return [layer for layer in (self._stored(made, name) for name in names) if layer is not None]
+
+    def _stored(self, made, name):
+        kind = self.plan.layers[name].format if name in self.plan.layers else layers.FORMATS[0]
+        scale = made[f"{name}.{layers.SCALES[0]}"] if kind in layers.FORMATS else None
+        return found.stored(name, made[f"{name}.weight"], scale)
 
 
 @dataclass(frozen=True)
@@ -162,13 +167,14 @@ def _load(folder, names, options, hooks, build, kind):
 
     device = model_management.get_torch_device()
     for attempt in (0, 1):
-        states = []
+        states, scaled = [], []
         for at, source in enumerate(sources):
             part = hooks.part(at / len(sources), (at + 1) / len(sources))
             made, source.failed = state.state_dict(source.mapped, source.plan, options, device, part)
             states.append(made)
+            scaled.append(source.scaled(made))
         result, modules = _built(build, states, sources)
-        missing = [(source, found.lost(modules, source.scaled)) for source in sources]
+        missing = [(source, found.lost(modules, each)) for source, each in zip(sources, scaled, strict=True)]
         if not any(names for _, names in missing):
             hooks.progress(1.0)
             return Loaded(result, modules, sources, options, kind, warning)

@@ -5,11 +5,11 @@ Three functions of comfy.sd, which UNETLoader, CheckpointLoaderSimple, CLIPLoade
 * A safetensors file that is damaged, or whose scales are, is refused in one sentence before anything of it is loaded.
 * Some text encoders (CLIP-L, CLIP-G) don't look whether their file is quantised, and take its values for the weights.
   That is seen after the load; they are then loaded again, and told.
-* What still did not get its scale is refused.
+* What still did not get its scale is refused, and unloaded.
 
-And comfy.utils.convert_old_quants, which reads every `scaled_fp8` file as float8_e4m3fn: where the weights are
-float8_e5m2, it is put right. And comfy.utils.set_attr_param, which takes a LoRA out again: after "Unload models" and a
-further run it fails on quantised weights.
+And comfy.utils.convert_old_quants, by which ComfyUI learns which weights have scales: see `texts`. And
+comfy.utils.set_attr_param, which takes a LoRA out again: after "Unload models" and a further run it fails on quantised
+weights.
 
 Loads with operations of somebody else's own (`custom_operations`) are left alone, as is everything while the kernel
 `fp8` is switched off.
@@ -17,19 +17,15 @@ Loads with operations of somebody else's own (`custom_operations`) are left alon
 import functools
 import importlib
 import inspect
-import json
 import logging
 import os
 
-import torch
-
 from .. import library
-from . import found, layers
+from . import found, layers, texts
 from .files import ENDINGS
 from .header import ModelFileError, Unfamiliar, read
 from .mapped import Mapped
 from .projection import MIXED, project
-from .state import config_tensor
 
 log = logging.getLogger("metal_kernels")
 
@@ -103,7 +99,7 @@ def _diffusion_model(load, given):
         return load()
     expected = checked([given["unet_path"]])
     model = load()
-    _refuse(given["unet_path"], missing([model.model.diffusion_model], expected))
+    _refuse(given["unet_path"], found.lost([model.model.diffusion_model], expected), model)
     return model
 
 
@@ -112,10 +108,10 @@ def _clip(load, given):
         return load()
     expected = checked(given["ckpt_paths"])
     encoder = load()
-    if missing([encoder.cond_stage_model], expected):
+    if found.lost([encoder.cond_stage_model], expected):
         encoder = load(model_options={**(given["model_options"] or {}), **MIXED})
-        project(encoder.cond_stage_model)
-        _refuse(given["ckpt_paths"][0], missing([encoder.cond_stage_model], expected))
+        _refuse(given["ckpt_paths"][0], found.lost([encoder.cond_stage_model], expected), encoder)
+    project(encoder.cond_stage_model)
     return encoder
 
 
@@ -124,34 +120,31 @@ def _checkpoint(load, given):
         return load()
     path, options = given["ckpt_path"], given["te_model_options"] or {}
     expected = checked([path])
-    model, encoder, vae, *more = load()
-    of_encoders = [name for name in expected if layers.part(name).startswith(_ENCODERS)]
-    if encoder is not None and missing([encoder.cond_stage_model], of_encoders):
+    model, encoder, *more = load()
+    if encoder is not None and found.lost([encoder.cond_stage_model], expected):
         _, encoder, *_ = load(output_model=False, output_vae=False, te_model_options={**options, **MIXED})
+    if encoder is not None:
         project(encoder.cond_stage_model)
-        _refuse(path, missing([encoder.cond_stage_model], of_encoders))
+    _refuse(path, found.lost(list(_modules(model, encoder, *more)), expected), model, encoder)
+    return (model, encoder, *more)
+
+
+def _modules(model, encoder, vae=None, vision=None, *_):
+    """The torch modules in what a checkpoint became; each part may be missing."""
     if model is not None:
-        _refuse(path, missing([model.model.diffusion_model],
-                              [name for name in expected if layers.part(name) in (layers.MODEL, "")]))
-    if vae is not None:
-        stage = getattr(vae, "first_stage_model", None)
-        _refuse(path, missing([stage] if stage is not None else [],
-                              [name for name in expected if layers.part(name) in layers.VAES]))
-    return (model, encoder, vae, *more)
-
-
-_ENCODERS = (*layers.ENCODERS, *layers.SEVERAL_ENCODERS)
+        yield model.model.diffusion_model
+    for part, name in (encoder, "cond_stage_model"), (vae, "first_stage_model"), (vision, "model"):
+        if getattr(part, name, None) is not None:
+            yield getattr(part, name)
 
 
 def _old_quants(load, given):
-    before = {name for name in given["state_dict"] if name.endswith(f".{layers.CONFIG}")}
+    before = texts.names(given["state_dict"])
     result = load()
     state = result[0] if isinstance(result, tuple) else result
-    for name in [name for name in state if name.endswith(f".{layers.CONFIG}") and name not in before]:
-        weight = state.get(name.removesuffix(layers.CONFIG) + "weight")
-        if weight is not None and weight.dtype is torch.float8_e5m2:
-            said = json.loads(bytes(state[name].tolist()))
-            state[name] = config_tensor({**said, "format": "float8_e5m2"})
+    if layers.METADATA not in (given.get("metadata") or {}):  # else they are what the file says
+        texts.put_right(state, sorted(texts.names(state) - before))
+    texts.complete(state)
     return result
 
 
@@ -170,7 +163,7 @@ def _own(options):
 
 
 def checked(paths):
-    """The names of the layers of these files whose values mean nothing without a scale.
+    """The layers of these files whose values mean nothing without a scale, as `found.Stored`.
 
     Raises ModelFileError for a file that is damaged in any loader's eyes. What is no safetensors file by its name, or
     holds what only this pack's loaders don't know, is ComfyUI's to judge.
@@ -182,25 +175,31 @@ def checked(paths):
         if path.lower().endswith(ENDINGS):
             try:
                 header = read(path)
-                found_layers = layers.recognise(header, Mapped(header), QUANT_ALGOS, strict=False)
+                mapped = Mapped(header)
+                recognised = layers.recognise(header, mapped, QUANT_ALGOS, strict=False)
             except Unfamiliar:
                 continue
-            expected += [name for name, layer in found_layers.items() if layer.scale is not None]
-    return expected
+            expected += [_stored(mapped, layer) for layer in recognised.values() if layer.scale is not None]
+    return [layer for layer in expected if layer is not None]
 
 
-def missing(modules, expected):
-    """Those of the layers `expected` that are not quantised in what was loaded. ComfyUI may give layers other names, so
-    where as many are quantised as were expected none is missing."""
-    if len(found.quantized(modules)) >= len(expected):
-        return []
-    return found.lost(modules, expected)
+def _stored(mapped, layer):
+    scale = mapped.tensor(layer.scale) if layer.format in layers.FORMATS else None
+    return found.stored(layer.name, mapped.tensor(layer.weight), scale)
 
 
-def _refuse(path, lost):
-    if lost:
-        names = ", ".join(lost[:3]) + (" and more" if len(lost) > 3 else "")
-        raise ModelFileError(
-            f"{os.path.basename(path)}: ComfyUI takes no scale for {len(lost)} FP8 layers of this file, {names}, and "
-            "would use them unscaled. Load it with one of the Metal FP8 nodes."
-        )
+def _refuse(path, lost, *patchers):
+    """Raise ModelFileError where layers are `lost`, with nothing left on the device."""
+    if not lost:
+        return
+    from comfy import model_management
+
+    unload = getattr(model_management, "unload_model_and_clones", None)
+    for each in patchers:
+        if each is not None and unload is not None:
+            unload(getattr(each, "patcher", each))
+    names = ", ".join(lost[:3]) + (" and more" if len(lost) > 3 else "")
+    raise ModelFileError(
+        f"{os.path.basename(path)}: ComfyUI takes no scale for {len(lost)} layers of this file, {names}, and would use "
+        "them unscaled. Load it with one of the Metal FP8 nodes."
+    )

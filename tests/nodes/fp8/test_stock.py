@@ -1,11 +1,11 @@
 """ComfyUI's own loaders, held to their scales: stand-ins of them, real files, and what is put back."""
 import importlib
-import json
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from model_files import E4M3, E5M2, part, quant_file, random, text, write
+from model_files import E4M3, E5M2, KNOWN, part, quant_file, random, text, write
 
 LOADERS = ("load_diffusion_model", "load_clip", "load_checkpoint_guess_config")
 
@@ -14,8 +14,13 @@ class Quantised(torch.nn.Parameter):
     storage_dtype = E4M3
 
 
+def values(layer):
+    """What the layer is stored as, in FP8: the last letter of its name tells."""
+    return random(8, 16, seed=ord(layer[-1]) - ord("a")).to(E4M3)
+
+
 def model(*layers, quantised=True):
-    """A module with these layers, whose weights are quantised or not."""
+    """A module with these layers, which hold their `values` in a quantised weight, or as they are."""
     root = torch.nn.Module()
     for name in layers:
         at = root
@@ -23,7 +28,7 @@ def model(*layers, quantised=True):
             if not hasattr(at, each):
                 at.add_module(each, torch.nn.Module())
             at = getattr(at, each)
-        weight = torch.empty(1)
+        weight = values(name).bfloat16()
         at.weight = Quantised(weight, requires_grad=False) if quantised else torch.nn.Parameter(weight)
     return root
 
@@ -42,10 +47,14 @@ def comfy(loaded, monkeypatch):
     pack, _ = loaded
     stock, sd = part("stock"), importlib.import_module("comfy.sd")
     stock.uninstall()
+    management = ModuleType("comfy.model_management")
+    management.unload_model_and_clones = lambda patcher: seen.unloaded.append(patcher)
+    monkeypatch.setitem(sys.modules, management.__name__, management)
+    monkeypatch.setattr(importlib.import_module("comfy"), "model_management", management, raising=False)
     monkeypatch.setattr(stock.library, "metal_kernels", SimpleNamespace(
         obstacle=lambda: seen.obstacle, modes=lambda: {"fp8": seen.mode}))
     seen = SimpleNamespace(stock=stock, sd=sd, utils=importlib.import_module("comfy.utils"), calls=[], obstacle=None,
-                           mode="auto")
+                           mode="auto", unloaded=[])
 
     def put(**functions):
         stock.uninstall()
@@ -95,13 +104,13 @@ def test_a_damaged_file_is_never_given_to_comfyui(comfy, tmp_path, make, says):
 
 
 @pytest.mark.parametrize("tensors", [
-    {"a.weight": random(8, 16).to(torch.int8)},
-    {"a.weight": random(8, 16), "a.weight_scale": torch.ones(())},
     {"a.weight": random(8, 16).to(E4M3), "shared.weight": random(8, 16).to(E5M2)},
     {"model.diffusion_model.a.weight": random(8, 16).to(E4M3), "text_encoders.t5.b.weight": random(8, 16).to(E4M3),
      "model.diffusion_model.a.weight_scale": torch.tensor(0.5)},
-], ids=["integers", "a wide weight with a scale of 1", "plain", "one model plain, one scaled"])
-def test_what_only_our_loaders_do_not_know_is_comfyuis_to_judge(comfy, tmp_path, tensors):
+    {"a.weight": random(8, 16), "a.weight_scale": torch.tensor(1.0)},
+    {"a.weight": random(8, 16).bfloat16()}, {"a.weight": random(8, 16).to(torch.int8)},
+], ids=["plain", "one model plain, one scaled", "a wide weight with a scale of 1", "wide", "integers"])  # fmt: skip
+def test_a_file_without_fault(comfy, tmp_path, tensors):
     load = unet(comfy, patcher(model("a")))
     assert load(write(tmp_path, tensors)) is not None
 
@@ -112,12 +121,42 @@ def test_other_kinds_of_files_are_not_looked_at(comfy, tmp_path):
     assert load(tmp_path / "model.ckpt") is not None
 
 
-def test_a_layer_that_got_no_scale_is_refused(comfy, tmp_path):
+REFUSED = "model.safetensors: ComfyUI takes no scale for 1 layers of this file, "
+
+
+def test_a_layer_that_got_no_scale_is_refused_and_unloaded(comfy, tmp_path):
     path = quant_file(tmp_path, torch.tensor(0.5))
-    load = unet(comfy, patcher(model("a", quantised=False)))
-    with pytest.raises(ValueError, match="model.safetensors: ComfyUI takes no scale for 1 FP8 layers of this file, a,"):
-        load(path)
-    assert unet(comfy, patcher(model("other.name")))(path), "as many as expected are quantised: it was renamed"
+    bad = patcher(model("a", quantised=False))
+    with pytest.raises(ValueError, match=f"{REFUSED}a, and would use them unscaled."):
+        unet(comfy, bad)(path)
+    assert comfy.unloaded == [bad]
+    with pytest.raises(ValueError, match=f"{REFUSED}a,"):
+        unet(comfy, patcher(model("other.a", quantised=False)))(path)
+    assert unet(comfy, patcher(model("other.name")))(path), "renamed, and quantised"
+
+
+def test_a_layer_that_the_model_does_not_have_is_no_loss(comfy, tmp_path):
+    """An lm_head, a vision tower: ComfyUI calls them unexpected, and goes on."""
+    path = quant_file(tmp_path, torch.tensor(0.5), **{
+        "lm_head.weight": random(8, 16, seed=3).to(E4M3), "lm_head.weight_scale": torch.tensor(0.5),
+        "lm_head.comfy_quant": text({"format": "float8_e4m3fn"})})  # fmt: skip
+    assert unet(comfy, patcher(model("a")))(path)
+    with pytest.raises(ValueError, match=f"{REFUSED}a,"):
+        unet(comfy, patcher(model("a", quantised=False)))(path)
+
+
+@pytest.mark.parametrize("kind, weight, more", [
+    ("mxfp8", (8, 32), {"a.weight_scale": torch.zeros(128, 4, dtype=torch.uint8)}),
+    ("int8_tensorwise", (8, 16), {"a.weight_scale": torch.tensor(0.5)}),
+])  # fmt: skip
+def test_other_formats_are_held_to_it_too(comfy, tmp_path, monkeypatch, kind, weight, more):
+    monkeypatch.setattr(importlib.import_module("comfy.quant_ops"), "QUANT_ALGOS", dict.fromkeys(KNOWN))
+    stored = (random(*weight) * 20).to(torch.int8 if kind.startswith("int8") else E4M3)
+    path = write(tmp_path, {"a.weight": stored, "a.comfy_quant": text({"format": kind}), **more})
+    root = model("a")
+    root.a.weight = torch.nn.Parameter(stored.float())
+    with pytest.raises(ValueError, match=f"{REFUSED}a,"):
+        unet(comfy, patcher(root))(path)
 
 
 def test_operations_of_somebody_elses_own_know_best(comfy, tmp_path):
@@ -144,7 +183,7 @@ def test_a_text_encoder_that_does_not_look_is_told(comfy, tmp_path, helps):
     comfy.put(load_clip=load_clip)
     path = str(quant_file(tmp_path, torch.tensor(0.5)))
     if not helps:
-        with pytest.raises(ValueError, match="ComfyUI takes no scale for 1 FP8 layers"):
+        with pytest.raises(ValueError, match="ComfyUI takes no scale for 1 layers"):
             comfy.sd.load_clip([path], model_options={"x": 1})
         return
     found = comfy.sd.load_clip(ckpt_paths=[path], model_options={"x": 1})
@@ -154,7 +193,7 @@ def test_a_text_encoder_that_does_not_look_is_told(comfy, tmp_path, helps):
 
 def checkpoint_file(folder, *parts):
     return write(folder, {f"{name}.{end}": value for name in parts for end, value in {
-        "weight": random(8, 16).to(E4M3), "weight_scale": torch.tensor(0.5),
+        "weight": values(name), "weight_scale": torch.tensor(0.5),
         "comfy_quant": text({"format": "float8_e4m3fn"})}.items()})  # fmt: skip
 
 
@@ -174,28 +213,13 @@ def test_a_checkpoint_part_by_part(comfy, tmp_path, lost):
     parts = ["model.diffusion_model.a", "cond_stage_model.b", *(["first_stage_model.c"] if lost == "vae" else [])]
     path = str(checkpoint_file(tmp_path, *parts))
     if lost in ("model", "encoder", "vae"):
-        with pytest.raises(ValueError, match="ComfyUI takes no scale for 1 FP8 layers"):
+        with pytest.raises(ValueError, match="ComfyUI takes no scale for 1 layers"):
             comfy.sd.load_checkpoint_guess_config(path)
         return
     found, clip, vae, vision = comfy.sd.load_checkpoint_guess_config(path)
     assert found and vae and vision is None and isinstance(clip.cond_stage_model.b.weight, Quantised)
     again = [(False, False, {"quantization_metadata": {"mixed_ops": True}})] if lost else []
     assert comfy.calls == [(True, True, None), *again]
-
-
-def test_scaled_fp8_in_e5m2_is_read_as_such(comfy, monkeypatch):
-    def convert_old_quants(state_dict, model_prefix="", metadata=None):
-        said = text({"format": "float8_e4m3fn", "full_precision_matrix_mult": True})
-        return {**state_dict, "a.comfy_quant": said, "b.comfy_quant": said}, metadata
-
-    monkeypatch.setattr(comfy.utils, "convert_old_quants", convert_old_quants)
-    comfy.put()
-    given = {"a.weight": random(8, 16).to(E5M2), "b.weight": random(8, 16).to(E4M3),
-             "c.weight": random(8, 16).to(E5M2), "c.comfy_quant": text({"format": "float8_e4m3fn"})}  # fmt: skip
-    state, metadata = comfy.utils.convert_old_quants(given, "", metadata={"x": "y"})
-    said = {name: json.loads(bytes(state[f"{name}.comfy_quant"].tolist())) for name in "abc"}
-    assert said["a"] == {"format": "float8_e5m2", "full_precision_matrix_mult": True}
-    assert said["b"]["format"] == said["c"]["format"] == "float8_e4m3fn" and metadata == {"x": "y"}
 
 
 def test_all_is_put_back(comfy):
