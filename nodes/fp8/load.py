@@ -8,7 +8,7 @@ import gc
 from dataclasses import dataclass, field
 
 from ..progress import Hooks
-from . import files, formats, found, layers, memory, state
+from . import files, formats, found, layers, memory, scales, state
 from .header import Header, ModelFileError, read
 from .mapped import Mapped
 from .plan import Options, Plan, make
@@ -31,14 +31,13 @@ class Source:
 
     def scaled(self, made):
         """Layers of the state dict `made` whose values mean nothing without a scale, as `found.Stored`."""
-        names = [name for name, layer in self.plan.layers.items() if layer.scale is not None]
-        names += [name for name in self.plan.quantized if name not in self.failed]
-        return [layer for layer in (self._stored(made, name) for name in names) if layer is not None]
-
-    def _stored(self, made, name):
-        kind = self.plan.layers[name].format if name in self.plan.layers else layers.FORMATS[0]
-        scale = made[f"{name}.{layers.SCALES[0]}"] if kind in layers.FORMATS else None
-        return found.stored(name, made[f"{name}.weight"], scale)
+        given = []
+        for name in (*self.plan.layers, *(name for name in self.plan.quantized if name not in self.failed)):
+            layer = self.plan.layers.get(name)
+            fp8 = layer is None or layer.format in formats.FORMATS
+            scale = made[f"{name}.{scales.SCALES[0]}"] if fp8 else None  # 1 where the file has none
+            given.append(found.stored(name, made[f"{name}.weight"], scale))
+        return [layer for layer in given if layer is not None]
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ import os
 from .. import library
 from . import found, layers, texts
 from .files import ENDINGS
+from .formats import FORMATS
 from .header import ModelFileError, Unfamiliar, read
 from .mapped import Mapped
 from .projection import MIXED, project
@@ -179,13 +180,15 @@ def checked(paths):
                 recognised = layers.recognise(header, mapped, QUANT_ALGOS, strict=False)
             except Unfamiliar:
                 continue
-            expected += [_stored(mapped, layer) for layer in recognised.values() if layer.scale is not None]
+            expected += [_stored(mapped, layer) for layer in recognised.values()]
     return [layer for layer in expected if layer is not None]
 
 
 def _stored(mapped, layer):
-    scale = mapped.tensor(layer.scale) if layer.format in layers.FORMATS else None
-    return found.stored(layer.name, mapped.tensor(layer.weight), scale)
+    fp8 = layer.format in FORMATS
+    if fp8 and layer.scale is None:
+        return None
+    return found.stored(layer.name, mapped.tensor(layer.weight), mapped.tensor(layer.scale) if fp8 else None)
 
 
 def _refuse(path, lost, *patchers):

@@ -7,8 +7,10 @@ import json
 
 import torch
 
+from .formats import FORMATS
 from .header import ModelFileError
-from .layers import CONFIG, FORMATS, INPUT_SCALES, MARKER, SCALES
+from .layers import CONFIG, MARKER
+from .scales import INPUT_SCALES, SCALES
 from .state import config_tensor
 
 FP8 = {getattr(torch, name): name for name in FORMATS}
