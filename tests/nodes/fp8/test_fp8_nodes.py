@@ -215,17 +215,3 @@ def test_the_limit(loaded, needed, most, warns):
 def test_the_limit_is_metals_own(loaded, mps):
     assert part("memory").limit() == torch.mps.recommended_max_memory() > 2**30
     assert part("memory").taken() == torch.mps.driver_allocated_memory()
-
-
-@pytest.mark.parametrize("held, expected, lost", [
-    (["a.b.c"], ["a.b.c"], []),
-    (["img_in"], ["model.diffusion_model.img_in"], []),
-    (["clip_l.transformer.text_model.layers.0.q"], ["cond_stage_model.transformer.text_model.layers.0.q"], []),
-    (["t5xxl.transformer.shared"], ["shared"], []),
-    (["img_in"], ["txt_in", "x.img_in"], ["txt_in", "x.img_in"]),
-    ([], ["a.b.c"], ["a.b.c"]),
-])  # fmt: skip
-def test_which_layers_lost_their_scale(loaded, monkeypatch, held, expected, lost):
-    found = part("found")
-    monkeypatch.setattr(found, "quantized", lambda modules: held)
-    assert found.lost([], expected) == lost
