@@ -89,7 +89,7 @@ def add_routes():
     """POST /test/memory {"limit": bytes} limits what Metal gives the process; {"recommended": bytes} is what Metal
     recommends from now on, null the Mac's own again (and the limit torch's own, unless that is given too);
     {"recognise": false} takes the pack's hook on is_oom out, true puts it in again. The answer: what the process has
-    now."""
+    now, and how many models ComfyUI has loaded."""
     import importlib
 
     from aiohttp import web
@@ -111,5 +111,5 @@ def add_routes():
         if "recognise" in body:
             hook = submodule("nodes.memory.out_of_memory")
             (hook.install if body["recognise"] else hook.uninstall)()
-        return web.json_response({"memory": device().memory(), "peaks": device().memory_peaks(),
-                                  "recommended": own})
+        return web.json_response({"memory": device().memory(), "peaks": device().memory_peaks(), "recommended": own,
+                                  "loaded": len(comfy.model_management.current_loaded_models)})
