@@ -20,6 +20,8 @@ import inspect
 import logging
 import os
 
+import torch
+
 from .. import library
 from . import found, layers, texts
 from .files import ENDINGS
@@ -110,6 +112,7 @@ def _clip(load, given):
     expected = checked(given["ckpt_paths"])
     encoder = load()
     if found.lost([encoder.cond_stage_model], expected):
+        encoder = None  # its memory goes before the next comes
         encoder = load(model_options={**(given["model_options"] or {}), **MIXED})
         _refuse(given["ckpt_paths"][0], found.lost([encoder.cond_stage_model], expected), encoder)
     project(encoder.cond_stage_model)

@@ -5,8 +5,10 @@ import pytest
 import torch
 from fp8 import text
 from fp8.checkpoints import DTYPES, KINDS
-from fp8.harness import bytes_in_fp8, crashes, free, pack_off, psnr, rounded_as_well, sizes
+from fp8.harness import adopt, bytes_in_fp8, crashes, free, pack_off, psnr, rounded_as_well, sizes
+from fp8.harness import cases as fp8_cases
 from graphs import node
+from safetensors.torch import load_file, save_file
 
 pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(900)]
 
@@ -86,6 +88,7 @@ def test_stock_on_the_device(encoders_on_mps, expected, faults, kind, dtype):
     server = encoders_on_mps(faults)
     free(server)
     load = single(text.offer([server], kind, dtype))
+    assert crashes(server, encoded(load, "off")) == "CLIPLoader"
     is_right(server, run(server, load, f"clip {kind} {dtype}"), expected(kind, dtype), kind, "mps")
 
 
@@ -181,3 +184,117 @@ def test_a_lora_on_top(small_mac, on_the_cpu, which, kind, dtype):
     else:
         assert psnr(merged, on_cpu(single(file), tag)) >= (36 if (which, kind) == (ours, "plain") else 40)
     assert psnr(merged, before) < 28, "it shows"
+
+
+def dual(name):
+    """One file twice, as CLIP-L of SD3: the second is the one that is used."""
+    return node("DualCLIPLoader", clip_name1=name, clip_name2=name, type="sd3", device="default")
+
+
+STOCK = {"CLIPLoader": single, "DualCLIPLoader": dual}
+
+
+def stock_cases(*quick):
+    return fp8_cases(STOCK, KINDS, DTYPES, quick=quick)
+
+
+@pytest.mark.parametrize("which, kind, dtype", fp8_cases(("DualCLIPLoader",), KINDS, DTYPES,
+                                                         quick=("DualCLIPLoader scaled e5m2",)))
+def test_stock_two_on_the_device(encoders_on_mps, on_the_cpu, which, kind, dtype):
+    server, tag = encoders_on_mps("2.13"), f"dual {kind} {dtype}"
+    free(server)
+    load = dual(text.offer([server], kind, dtype))
+    assert crashes(server, encoded(load, "off")) == which
+    wide = dual(text.offer([on_the_cpu.server], "plain" if kind == "plain" else "wide", dtype))
+    is_right(server, run(server, load, tag), run(on_the_cpu.server, wide, tag)[0], kind, "mps")
+
+
+def lora_graph(loader, tag, lora, **more):
+    """The text encoded, by an encoder with a LoRA or without."""
+    graph = encoded(loader, tag) | more
+    if lora:
+        graph["lora"] = node("LoraLoader", model=("model", 0), clip=("clip", 0), lora_name=text.LORA,
+                             strength_model=0.0, strength_clip=1.0)
+        graph["model"] = node("UNETLoader", unet_name="flux_quant_e4m3fn.safetensors", weight_dtype="default")
+        graph["text"]["inputs"]["clip"] = graph["held"]["inputs"]["model"] = ["lora", 1]
+    return graph
+
+
+def embedding(server, graph, tag):
+    outputs = server.run(graph, 600)["outputs"]
+    assert outputs["held"]["held"][0]["load_device"] == "mps"
+    return torch.load(server.folder / "output" / f"{tag}.pt")
+
+
+@pytest.mark.parametrize("which, kind, dtype", stock_cases("CLIPLoader scaled e5m2", "DualCLIPLoader quant e4m3fn"))
+def test_stock_saved_again_and_loaded_again(encoders_on_mps, which, kind, dtype):
+    """By CLIPSave, with a LoRA and without. Without, every FP8 value and scale comes back as it was, and the embedding;
+    with, the embedding that the LoRA made."""
+    server = encoders_on_mps("2.13")
+    free(server)
+    text.offer_lora([server])
+    name = text.offer([server], kind, dtype)
+    for lora in False, True:
+        tag = f"{which}_{kind}_{dtype}_{lora}"
+        save = node("CLIPSave", clip=("lora", 1) if lora else ("clip", 0), filename_prefix=tag)
+        before = embedding(server, lora_graph(STOCK[which](name), tag, lora, written=save), tag)
+        path, = (server.folder / "output").glob(f"{tag}_clip_l_*.safetensors")
+        if not lora:
+            plain = before
+            same_values(load_file(server.folder / "models" / "text_encoders" / name), load_file(path), kind)
+        adopt([server], path, "text_encoders", f"{tag}.safetensors")
+        free(server)
+        after = embedding(server, lora_graph(STOCK[which](f"{tag}.safetensors"), f"{tag} again", False), f"{tag} again")
+        assert psnr(after, before) >= 40 if lora else torch.equal(after, before)
+    assert psnr(before, plain) < 28, "it shows"
+
+
+def same_values(source, written, kind):
+    for key, value in source.items():
+        if value.dtype.itemsize == 1 and value.ndim == 2 and key.endswith(".weight"):
+            if kind == "plain":  # ComfyUI's CLIP turns it into 16 bits
+                assert torch.equal(written[key].float(), value.float()), key
+                continue
+            assert written[key].dtype == value.dtype, key
+            assert torch.equal(written[key].view(torch.uint8), value.view(torch.uint8)), key
+            scale = source.get(f"{key}_scale", source.get(f"{key.removesuffix('.weight')}.scale_weight"))
+            assert torch.equal(written[f"{key}_scale"], scale), key
+
+
+@pytest.mark.parametrize("which, kind, dtype, lora", fp8_cases(
+    STOCK, KINDS, DTYPES, ("as it is", "lora"),
+    quick=("CLIPLoader quant e5m2 lora", "DualCLIPLoader scaled e4m3fn lora")))
+def test_stock_run_twice_unloaded_and_reloaded(encoders_on_mps, which, kind, dtype, lora):
+    """The same bits each time: from the file, again, after an unload, from the file again."""
+    server = encoders_on_mps("2.13")
+    text.offer_lora([server])
+    name, found = text.offer([server], kind, dtype), []
+
+    def once(number):
+        graph = lora_graph(STOCK[which](name), "again", lora == "lora")
+        graph["again"] = node("TestAgain", value=tuple(graph["text"]["inputs"]["clip"]), tag=f"{name} {number}")
+        graph["text"]["inputs"]["clip"] = ["again", 0]
+        found.append(embedding(server, graph, "again"))
+
+    free(server)
+    once(1)
+    once(2)
+    server.post("/free", {"unload_models": True})
+    once(3)
+    free(server)
+    once(4)
+    assert all(torch.equal(each, found[0]) for each in found)
+
+
+@pytest.mark.parametrize("which, ending", [
+    ("CLIPLoader", "weight_scale"), pytest.param("DualCLIPLoader", "scale_weight", marks=pytest.mark.full)])
+def test_stock_with_scales_alone(small_mac, which, ending):
+    """Neither a text nor a marker says that it is scaled: the scales do."""
+    free(small_mac)
+    right, folder = text.offer([small_mac], "quant", "e4m3fn"), small_mac.folder / "models" / "text_encoders"
+    tensors = {key.replace("weight_scale", ending): value for key, value in load_file(folder / right).items()
+               if not key.endswith(".comfy_quant")}
+    save_file(tensors, folder / "alone.safetensors")
+    found = run(small_mac, STOCK[which]("alone.safetensors"), "alone")
+    assert torch.equal(found[0], run(small_mac, STOCK[which](right), "not alone")[0])
+    assert found[2]["cpu"] >= text.in_layers()
