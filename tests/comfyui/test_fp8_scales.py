@@ -162,7 +162,7 @@ LOADERS = {
     "DualCLIPLoader": ("text_encoders", "", CLIP, clip("clip_name1 clip_name2")("DualCLIPLoader")),
     "MetalFP8LoadCLIP": ("text_encoders", "", CLIP, clip()("MetalFP8LoadCLIP")),
 }
-FULL = {"DualCLIPLoader"}
+FULL = {"MetalFP8LoadCheckpoint", "MetalFP8LoadCLIP", "DualCLIPLoader"}
 
 
 def good(server, folder, layer):
@@ -238,7 +238,7 @@ def test_what_is_odd_and_right(small_mac, loader, odd):
     folder = small_mac.folder / "models" / ("checkpoints" if "checkpoint" in loader else "diffusion_models")
     right = name("flux", "quant", "e4m3fn")
     tensors = ODD[odd](load_file(folder / right), f"{prefix}{FLUX}")
-    save_file({key: value.contiguous() for key, value in tensors.items()}, folder / "odd.safetensors")
+    save_file({key: value.clone().contiguous() for key, value in tensors.items()}, folder / "odd.safetensors")
     free(small_mac)
     for file in right, "odd.safetensors":
         small_mac.run(sampled("flux", load(file, loader), f"{loader} {file}"))
