@@ -300,7 +300,7 @@ def _encode(problem: _Problem, wide_offsets: bool) -> Launch:
             outer[0] = replace(outer[0], stride=row.extent)
         # Two rows that meet in a vector lie so in the input too, unless there are gaps between them or other planes.
         adjacent = outer[0].stride == row.extent and (outer[0].padded or len(outer) == 1)
-        pieces = int(not (adjacent and problem.readable and row.extent >= lanes))
+        pieces = int(0 < row.extent and not (adjacent and problem.readable and row.extent >= lanes))
         outer[-1] = replace(outer[-1], size=outer[-1].size + 1)  # what is past the end is no first row
         outer += [Dim(2, 0, 1, 0)] * (DENSE_OUTER - len(outer))
     else:

@@ -147,6 +147,21 @@ def test_the_video_pad_is_one_dense_launch(geometry):
     assert temporal.kernel == "pad_dense_16"
 
 
+def test_rows_that_meet_elsewhere_are_made_in_pieces(geometry):
+    """Short rows, gaps between rows, rows of other planes; not rows one after the other, and not mere fill."""
+
+    def pieces(sizes, strides, pad):
+        out = geometry.crop(sizes, strides, pad).out_sizes
+        out_strides = tuple(math.prod(out[d + 1 :]) for d in range(len(out)))
+        (launch,) = geometry.plan(sizes, strides, pad, out_strides, 2, 0, 0)
+        return dict(zip(HEADER, launch.header, strict=True))["pieces"]
+
+    assert [pieces((9, 3), (3, 1), (1, 1)), pieces((9, 31), (40, 1), (1, 1))] == [1, 1]
+    assert pieces((4, 9, 31), (9 * 33, 33, 1), (1, 1)) == 1
+    assert [pieces((9, 31), (31, 1), (1, 1)), pieces((9, 31), (31, 1), (1, 1, 2, 0))] == [0, 0]
+    assert pieces((9, 0), (1, 1), (31, 2)) == 0
+
+
 def test_a_period_is_whole_rows_and_whole_vectors(geometry):
     """And all vectors belong to one thread each."""
     shapes = ((200000, 418, 8), (200000, 130, 4), (5000, 7, 16), (200000, 1, 1), (40, 1000, 2), (200000, 333, 16))
