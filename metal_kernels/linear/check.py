@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..selfcheck import expect_close, generator
-from .geometry import TILES
+from .geometry import TILES, TWO_BYTES
 from .host import compute
 
 OUTPUTS, LENGTH = 21, 2608  # no multiple of a tile; a length of whole vectors, which several SIMD-groups share
@@ -25,7 +25,7 @@ def selfcheck(dtype: torch.dtype) -> None:
     x, weight, bias = x.to("mps"), weight.to("mps"), bias.to("mps")
     tolerance = TOLERANCE[dtype]
     for form, tiles in TILES.items():
-        if form in ("matrices", "straight") and dtype.itemsize != 2:
+        if form in TWO_BYTES and dtype.itemsize != 2:
             continue  # of types of two bytes
         laid_out = weight.t().contiguous().t() if form == "columns" else weight
         for rows in [tile.rows - tile.rows // 4 for tile in tiles] + [16]:

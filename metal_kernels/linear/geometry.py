@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..sharing import sharing
+from ..sharing import full_waves, fullness, sharing
 
 MAX_ROWS = 16  # of x. More rows are a matrix product, and stock's is good at those
 MAX_OUTPUTS = 2**26  # so that a launch has at most 2^31 threads
@@ -22,7 +22,11 @@ MATRIX_VECTOR = 8  # elements of a vector there: types of two bytes
 MATRIX_ROWS = 9  # from so many rows on,
 MATRIX_OUTPUTS = 2048  # and outputs
 STRAIGHT_ROWS = 5  # from so many on and up to 8 the matrices come straight from memory,
-STRAIGHT_OUTPUTS, STRAIGHT_WEIGHTS = 2560, 2**21  # for so many outputs and weights
+STRAIGHT_OUTPUTS, STRAIGHT_WEIGHTS = 2560, 2**21  # for so many outputs and weights;
+# with two rows where "vectors" is a little more than one wave, with three and four where its waves are so much emptier
+STRAIGHT_CROWDED, STRAIGHT_FULLER = 1.25, 1.25
+STRAIGHT_PARTS = (1, 2, 3, 4, 6, 8)  # SIMD-groups that may share K there: a threadgroup has 5 or 7 once only
+MATRIX_RESIDENT = 3168  # SIMD-groups with a matrix's registers, or those of several rows, that run at once
 LONG_ROWS, LONG_WEIGHTS = 8, 2**26  # "long" is for 3 to 8 rows of x and so many weights
 SINGLE_ROWS = 4  # of x: more are shared by two SIMD-groups
 
@@ -44,6 +48,8 @@ class Tile:
     resident: int = 5280
 
 
+TWO_BYTES = ("matrices", "straight", "deep")  # forms for types of two bytes only
+
 # Several outputs share what is read of x, and rows * outputs is at most 32: sums are registers. Chosen on an H200 (by
 # NVPTX) over the 96 layers of tests/metal_kernels/linear/shapes.json; tests/gpu/notes.md has what else was tried. Up
 # to 8 rows: two SIMD-groups with 4 rows each beat one with 8, whose sums leave too few SIMD-groups at once.
@@ -53,7 +59,8 @@ TILES = {
     ),
     "long": (Tile(4, 4, 1, 1536, 2112),),
     "matrices": (Tile(16, 32, 1, 5280, 5280),),
-    "straight": (Tile(8, 16, 1, 3168, 3168),),
+    "straight": (Tile(8, 16, 2, 3168, 3168),),
+    "deep": (Tile(8, 16, 3, 2112, 2112),),
     "elements": (Tile(1, 2, 4, 3072, 4096), Tile(8, 2, 4, 1536, 2112)),
     "columns": (Tile(1, SIMD, COLUMN_STEPS), Tile(4, SIMD, COLUMN_STEPS), Tile(16, SIMD, COLUMN_STEPS)),
 }
@@ -98,24 +105,49 @@ def plan(
         )
         form = _form(rows, outputs, length, weight_strides, vectors, vector)
     tile = _tile(form, rows)
-    parts, blocks, group = 1, 1 << (-(-rows // tile.rows) - 1).bit_length(), GROUP_SIMDGROUPS
-    if form == "columns":
-        groups = -(-outputs // SIMD)
-    else:
-        simdgroups = -(-outputs // tile.outputs) * blocks
-        pieces = length // (1 if form == "elements" else vector)
-        lanes = {"straight": 2 * MATRIX_LANES, "matrices": MATRIX_LANES}.get(form, SIMD)
-        if form == "vectors" and tile.rows == 1:
-            parts = sharing(simdgroups, pieces // lanes, tile.resident, GROUP_SIMDGROUPS, crowded=2)
-            group = max(parts, ROW_SIMDGROUPS)
-        else:
-            parts = _parts(tile, simdgroups, pieces // lanes, GROUP_SIMDGROUPS // blocks)
-        groups = -(-simdgroups * parts // group)
+    shared = Shared(1, 1, GROUP_SIMDGROUPS, -(-outputs // SIMD)) if form == "columns" else (
+        _shared(form, tile, rows, outputs, length // (1 if form == "elements" else vector))
+    )  # fmt: skip
     header = (
         rows, outputs, length, *x_strides, *weight_strides,
-        bias_stride or 0, int(bias_stride is not None), parts, blocks,
+        bias_stride or 0, int(bias_stride is not None), shared.parts, shared.blocks,
     )  # fmt: skip
-    return Launch(form, tile, header, groups, group * SIMD)
+    return Launch(form, tile, header, shared.groups, shared.group * SIMD)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """How a product is cut up.
+
+    parts, blocks   SIMD-groups that share K, and rows of x.
+    group, groups   SIMD-groups in a threadgroup, and threadgroups.
+    waves           so many times as many SIMD-groups as run at once. fullness: how busy they keep a GPU (`sharing`).
+    """
+
+    parts: int
+    blocks: int
+    group: int
+    groups: int
+    waves: float = 0.0
+    fullness: float = 1.0
+
+
+def _shared(form: str, tile: Tile, rows: int, outputs: int, pieces: int) -> Shared:
+    blocks = 1 << (-(-rows // tile.rows) - 1).bit_length()
+    simdgroups = -(-outputs // tile.outputs) * blocks
+    steps = pieces // {"straight": 2 * MATRIX_LANES, "deep": 3 * MATRIX_LANES, "matrices": MATRIX_LANES}.get(form, SIMD)
+    group, resident = GROUP_SIMDGROUPS, tile.resident
+    if form in ("straight", "deep"):
+        parts = full_waves(simdgroups, steps, resident, [n for n in STRAIGHT_PARTS if n * blocks <= GROUP_SIMDGROUPS])
+        group = GROUP_SIMDGROUPS // (parts * blocks) * parts * blocks
+    elif form == "vectors" and tile.rows == 1:
+        parts = sharing(simdgroups, steps, resident, GROUP_SIMDGROUPS, crowded=2)
+        group = max(parts, ROW_SIMDGROUPS)
+    else:
+        parts = _parts(tile, simdgroups, steps, GROUP_SIMDGROUPS // blocks)
+        resident = min(resident, MATRIX_RESIDENT)
+    busy = simdgroups * parts
+    return Shared(parts, blocks, group, -(-busy // group), busy / resident, fullness(busy, resident))
 
 
 def _tile(form: str, rows: int) -> Tile:
@@ -146,13 +178,22 @@ def has_vectors(rows: int, length: int, strides: tuple[int, int], vector: int) -
 def _form(
     rows: int, outputs: int, length: int, weight_strides: tuple[int, int], vectors: bool, vector: int
 ) -> str:  # fmt: skip
-    if vectors:
-        if rows >= MATRIX_ROWS and outputs >= MATRIX_OUTPUTS and vector == MATRIX_VECTOR:
-            return "matrices"
-        if STRAIGHT_ROWS <= rows < MATRIX_ROWS and outputs >= STRAIGHT_OUTPUTS and (
-            vector == MATRIX_VECTOR and outputs * length >= STRAIGHT_WEIGHTS
-        ):
-            return "straight"
-        return "long" if 2 < rows <= LONG_ROWS and outputs * length >= LONG_WEIGHTS else "vectors"
-    along_outputs, along_length = weight_strides
-    return "columns" if outputs > 1 and length > 1 and along_outputs < along_length else "elements"
+    if not vectors:
+        along_outputs, along_length = weight_strides
+        return "columns" if outputs > 1 and length > 1 and along_outputs < along_length else "elements"
+    form = "long" if 2 < rows <= LONG_ROWS and outputs * length >= LONG_WEIGHTS else "vectors"
+    if vector != MATRIX_VECTOR or rows == 1:
+        return form
+    if rows >= MATRIX_ROWS:
+        return "matrices" if outputs >= MATRIX_OUTPUTS else form
+    if rows >= STRAIGHT_ROWS:
+        if outputs < STRAIGHT_OUTPUTS or outputs * length < STRAIGHT_WEIGHTS:
+            return form
+        deep = TILES["deep"][0]
+        return "deep" if -(-outputs // deep.outputs) * GROUP_SIMDGROUPS <= deep.resident else "straight"
+    straight, other = (
+        _shared(each, _tile(each, rows), rows, outputs, length // vector) for each in ("straight", form)
+    )
+    if rows == 2:
+        return "straight" if 1 < other.waves < STRAIGHT_CROWDED and length > SIMD * vector else form
+    return "straight" if straight.fullness > STRAIGHT_FULLER * other.fullness else form

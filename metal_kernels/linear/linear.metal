@@ -7,7 +7,8 @@
 //   vectors   a SIMD-group takes a few outputs; its lanes share K in 16-byte vectors. Weights with adjacent elements along K
 //   long      the same for many weights and a few rows of x
 //   matrices  the same weights and more rows of x: 8 x 8 matrices
-//   straight  the same for 5 to 8 rows of x, without threadgroup memory between
+//   straight  the same for up to 8 rows of x, without threadgroup memory between
+//   deep      straight with half as much again in flight, for so few outputs that all SIMD-groups run at once
 //   elements  the same, one element at a time, for any strides and any alignment
 //   columns   neighbouring lanes take neighbouring outputs, for weights with adjacent elements along N (`w.t()`)
 //
@@ -36,7 +37,8 @@ struct LinearLaunch {
   long bias_step;
   long has_bias;
   long parts;          // SIMD-groups that share K, and
-  long blocks;         // those that share the rows of x: powers of two whose product is at most group_simdgroups
+  long blocks;         // those that share the rows of x: powers of two (but parts of "straight" and "deep") whose product is at most
+                       // group_simdgroups
 };
 
 // ---- pieces of a row: a vector of 16 bytes, or one element -------------------------------------------------------
@@ -524,15 +526,14 @@ template <typename T, int tiles, int steps>
     constant LinearLaunch& p [[buffer(4)]],
     uint group [[threadgroup_position_in_grid]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint simdgroups [[simdgroups_per_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   constexpr uint outputs = 8 * tiles;
   threadgroup float memory[group_simdgroups][tiles * 64];
-  const uint parts = uint(p.parts);
-  const uint part = simdgroup & (parts - 1);
-  const uint blocks = uint(p.blocks);
-  const uint block = (simdgroup >> ctz(parts)) & (blocks - 1);
-  const uint sharing = ctz(parts * blocks);
-  const long first = (long(group) * (group_simdgroups >> sharing) + (simdgroup >> sharing)) * outputs;
+  const uint parts = uint(p.parts), blocks = uint(p.blocks);  // a threadgroup has a multiple of both together
+  const uint block = simdgroup / parts % blocks, part = simdgroup % parts;
+  const uint sharing = parts * blocks;
+  const long first = (long(group) * (simdgroups / sharing) + simdgroup / sharing) * outputs;
   const uint row = ((lane / 4) & 4) + (lane / 2) % 4;  // Apple's GPUs have it so
   const uint pair = ((lane / 4) & 2) + lane % 2;
 
@@ -649,8 +650,8 @@ template <typename T, int rows>
 #define INSTANTIATE_MATRICES(name, T, rows, outputs, row_tiles, output_tiles, steps, flight)   \
   template [[host_name("linear_matrices_" #name "_" #rows "x" #outputs)]] [[kernel]]        \
   decltype(linear_matrices<T, row_tiles, output_tiles, steps, flight>) linear_matrices<T, row_tiles, output_tiles, steps, flight>;
-#define INSTANTIATE_STRAIGHT(name, T, rows, outputs, tiles, steps)                      \
-  template [[host_name("linear_straight_" #name "_" #rows "x" #outputs)]] [[kernel]] \
+#define INSTANTIATE_STRAIGHT(form, name, T, rows, outputs, tiles, steps)                \
+  template [[host_name("linear_" #form "_" #name "_" #rows "x" #outputs)]] [[kernel]] \
   decltype(linear_straight<T, tiles, steps>) linear_straight<T, tiles, steps>;
 #define INSTANTIATE_COLUMNS(name, T, rows)                               \
   template [[host_name("linear_columns_" #name "_" #rows "x32")]] [[kernel]] \
@@ -672,5 +673,7 @@ INSTANTIATE(half, half, 8)
 INSTANTIATE(bfloat, bfloat, 8)
 INSTANTIATE_MATRICES(half, half, 16, 32, 2, 4, 1, 1)
 INSTANTIATE_MATRICES(bfloat, bfloat, 16, 32, 2, 4, 1, 1)
-INSTANTIATE_STRAIGHT(half, half, 8, 16, 2, 2)
-INSTANTIATE_STRAIGHT(bfloat, bfloat, 8, 16, 2, 2)
+INSTANTIATE_STRAIGHT(straight, half, half, 8, 16, 2, 2)
+INSTANTIATE_STRAIGHT(straight, bfloat, bfloat, 8, 16, 2, 2)
+INSTANTIATE_STRAIGHT(deep, half, half, 8, 16, 2, 3)
+INSTANTIATE_STRAIGHT(deep, bfloat, bfloat, 8, 16, 2, 3)

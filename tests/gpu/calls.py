@@ -98,11 +98,11 @@ def _form(library, case: Case):
                     stack.enter_context(mock.patch.object(geometry, limit, 2**12))
             geometry.plan.cache_clear()
             stack.callback(geometry.plan.cache_clear)
-        elif case.form in ("looped", "split", "columns", "tiles", "whole", "whole_split", "long", "matrices"):
-            host = getattr(library, case.family).host
-            compute = functools.partial(host.compute, form=case.form)
-            stack.enter_context(mock.patch.object(host, "compute", compute))
         elif case.form == BLOCKS:
             products = importlib.import_module(f"{library.fp8.__name__}.linear")
             stack.enter_context(mock.patch.object(products, "MAX_SCRATCH", 2**16))
+        elif case.form:
+            host = getattr(library, case.family).host
+            compute = functools.partial(host.compute, form=case.form)
+            stack.enter_context(mock.patch.object(host, "compute", compute))
         yield

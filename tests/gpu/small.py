@@ -88,8 +88,9 @@ def _linear() -> Iterator[Case]:
             yield linear_case(rows, 37, 264, dtype, "small", form="long")
         for rows in (5, 16) if dtype != "float32" else ():
             yield linear_case(rows, 70, 264, dtype, "small", bias=True, form="matrices")
-            yield linear_case(rows, 70, 264, dtype, "small", bias=True, form="straight")
-
+        for form in ("straight", "deep") if dtype != "float32" else ():
+            for rows in (2, 8):
+                yield linear_case(rows, 70, 264, dtype, "small", bias=True, form=form)
     for dtype in ("float16", "bfloat16"):
         yield linear_case(5, 2600, 824, dtype, "small", bias=True)
     for rows in (1, 2):  # a few more outputs than SIMD-groups run at once; enough of them for nobody to share K

@@ -25,11 +25,11 @@ def test_ranks(lin, random, sizes):
         lin.check(x, random(9, 32), random(9))
 
 
-@pytest.mark.parametrize("form", ["vectors", "long", "matrices", "straight", "elements", "columns"])
+@pytest.mark.parametrize("form", ["vectors", "long", "matrices", "straight", "deep", "elements", "columns"])
 @pytest.mark.parametrize("rows", [1, 3, 8, 13])
 def test_every_form_on_the_same_arguments(lin, random, form, rows):
     """Also where it would not be chosen."""
-    if form in ("matrices", "straight") and random(1).dtype.itemsize != 2:
+    if form in lin.modules.geometry.TWO_BYTES and random(1).dtype.itemsize != 2:
         form = None  # matrices are of types of two bytes
     for n, k in ((5, 4096), (41, 64), (70, 104)):
         lin.check(random(rows, k), random(n, k), random(n), form, form=form)

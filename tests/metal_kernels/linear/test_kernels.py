@@ -69,7 +69,7 @@ def test_every_kernel_is_reachable(lin, launches):
     every = {
         f"linear_{form}_{name}_{tile.rows}x{tile.outputs}"
         for form in tiles for tile in tiles[form] for name in names
-        if form not in ("matrices", "straight") or name != "float"
+        if form not in lin.modules.geometry.TWO_BYTES or name != "float"
     }  # fmt: skip
     assert {record.kernel for record in launches} == every
 
@@ -165,7 +165,7 @@ def test_no_host_sync_and_bounded_caches(lin):
     assert lin.modules.geometry.plan.cache_info().maxsize <= 1024
 
 
-@pytest.mark.parametrize("form", ["vectors", "long", "matrices", "straight", "elements", "columns"])
+@pytest.mark.parametrize("form", ["vectors", "long", "matrices", "straight", "deep", "elements", "columns"])
 def test_selfcheck_notices_a_wrong_launch(lin, monkeypatch, form):
     """A length one step short, in one of the forms only."""
     host = lin.modules.host
