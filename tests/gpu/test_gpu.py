@@ -178,6 +178,7 @@ DECIDES = "decides or describes, and launches nothing"
 WORDS = "the words of an error, and no launch"
 VALUES = "asks the CPU for values, and launches nothing"
 STOCK = "stock's own, without a kernel of ours"
+COVERED = "calls of ours that other cases make"
 OUTSIDE = {
     "pad/host.py supports": DECIDES, "softmax/host.py supports": DECIDES, "softmax/host.py supports_backward": DECIDES,
     "linear/host.py supports": DECIDES, "linear/host.py is_one_row": DECIDES, "linear/host.py _fits": DECIDES,
@@ -200,6 +201,10 @@ OUTSIDE = {
     "fp8/cast.py copy_: _from_cpu(self, src)": "as there",
     "fp8/cast.py cast: return as_bytes(x).clone().view(dtype)": STOCK,
     "fp8/linear.py linear_grad_input: total = grad.new_zeros(grad.shape[0], cols)": "no weight, and no launch",
+    # x in FP8: casts and a linear, which are covered.
+    "fp8/linear.py linear_unscaled: wide = linear(cast(input, torch.float32), weight, None, None if bias is None else "
+    "cast(bias, torch.float32))": COVERED,
+    "fp8/linear.py linear_unscaled: return cast(wide, input.dtype)": COVERED,
     "fp8/scaled_mm.py _refusal": WORDS,
     'fp8/scaled_mm.py _described: return f"mat_{name}.dtype()={_name(matrix.dtype)}, scale_{name}=None"': WORDS,
     "fp8/scaled_mm.py scaled_mm: out.zero_() if bias is None else out.copy_(bias)": "no K, and no launch",
