@@ -86,10 +86,10 @@ NODES = [TestConditioning, TestHeld, TestTextEmbedding, TestNoise]
 
 
 def add_routes():
-    """POST /test/memory {"limit": bytes} limits what Metal gives the process; {"recommended": bytes} is what Metal
-    recommends from now on, null the Mac's own again (and the limit torch's own, unless that is given too);
-    {"recognise": false} takes the pack's hook on is_oom out, true puts it in again. The answer: what the process has
-    now, and how many models ComfyUI has loaded."""
+    """POST /test/memory {"limit": bytes} limits what Metal gives the process; {"recommended": bytes} is what torch says
+    that Metal recommends, null the truth again; {"device": bytes} is a device for which Metal recommends that, without
+    torch's own limit, so that it swaps, null the one that it was; {"recognise": false} takes the pack's hook on is_oom
+    out, true puts it in again. The answer: what the process has now, and how many models ComfyUI has loaded."""
     import importlib
 
     from aiohttp import web
@@ -97,15 +97,19 @@ def add_routes():
 
     from .routes import device, submodule
 
-    own = torch.mps.recommended_max_memory() if torch.backends.mps.is_available() else 0
+    recommended = torch.mps.recommended_max_memory
+    own = recommended() if torch.backends.mps.is_available() else 0
 
     @PromptServer.instance.routes.post("/test/memory")
     async def memory(request):
         body = await request.json()
         if "recommended" in body:
+            given = body["recommended"]
+            torch.mps.recommended_max_memory = recommended if given is None else lambda: given
+        if "device" in body:
             metal = importlib.import_module("softmetal.device.build").load()
-            metal.set_recommended_max_memory(body["recommended"] or own)
-            metal.set_memory_fraction(1.7 * own / torch.mps.recommended_max_memory())
+            metal.set_recommended_max_memory(body["device"] or own)
+            metal.set_memory_fraction(0.0 if body["device"] else 1.7)  # 0: no limit
         if "limit" in body:
             torch.mps.set_per_process_memory_fraction(body["limit"] / torch.mps.recommended_max_memory())
         if "recognise" in body:
