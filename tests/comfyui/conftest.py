@@ -7,7 +7,15 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from fp8.harness import elsewhere, encoders_on_mps, fp8_models, macs, on_the_cpu, small_mac  # noqa: E402, F401  (fixtures)
+from fp8.harness import (  # noqa: E402, F401  (fixtures)
+    elsewhere,
+    encoders_on_mps,
+    fp8_models,
+    macs,
+    on_the_cpu,
+    small_mac,
+    wide,
+)
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,10 @@ import re
 
 import pytest
 import torch
-from fp8.checkpoints import FAMILIES, name
+from fp8.checkpoints import name
 from fp8.harness import free, psnr, reported, results, sampled, unet
 from graphs import node
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(900)]
 
@@ -16,17 +16,6 @@ OPTIONS = [("quantize", ["as stored", "per tensor", "per row"]), ("format", ["fl
 
 def loader(file, **inputs):
     return node("MetalFP8LoadDiffusionModel", model_name=file, **inputs)
-
-
-@pytest.fixture(scope="module")
-def wide(small_mac, on_the_cpu):
-    """family -> the name of a file of it in bfloat16, which both servers find."""
-    for family in FAMILIES:
-        source = load_file(small_mac.folder / "models" / "diffusion_models" / name(family, "plain", "e4m3fn"))
-        tensors = {key: value.to(torch.bfloat16) for key, value in source.items()}
-        for server in (small_mac, on_the_cpu.server):
-            save_file(tensors, server.folder / "models" / "diffusion_models" / f"{family}_wide.safetensors")
-    return {family: f"{family}_wide.safetensors" for family in FAMILIES}
 
 
 def listed(info, part):

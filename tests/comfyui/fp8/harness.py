@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from graphs import cached, error, node
+from safetensors.torch import load_file, save_file
 from server import TESTS_OWN, running
 
 from . import checkpoints
@@ -69,6 +70,7 @@ def sampled(family, loader, tag, model=("model", 0), more=None):
     return graph
 
 
+EXACT = ("plain", "e4m3fn")  # whose values bfloat16 holds
 LOADERS = ("default", "forced", "checkpoint", "ours", "our checkpoint")
 
 
@@ -292,6 +294,17 @@ def elsewhere(comfyui_path, fp8_models):
     """The same ComfyUI without this pack, on a computer that has a CPU and no more: no software device either."""
     with serving(comfyui_path, fp8_models, "no device", ("--cpu",), packs=(TESTS_OWN,)) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def wide(small_mac, on_the_cpu):
+    """family -> the name of a file of it in bfloat16, which both servers find."""
+    for family in checkpoints.FAMILIES:
+        source = load_file(small_mac.folder / "models" / "diffusion_models" / checkpoints.name(family, *EXACT))
+        tensors = {key: value.to(torch.bfloat16) for key, value in source.items()}
+        for server in (small_mac, on_the_cpu.server):
+            save_file(tensors, server.folder / "models" / "diffusion_models" / f"{family}_wide.safetensors")
+    return {family: f"{family}_wide.safetensors" for family in checkpoints.FAMILIES}
 
 
 @contextlib.contextmanager
