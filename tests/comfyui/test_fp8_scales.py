@@ -241,7 +241,7 @@ def test_what_is_odd_and_right(small_mac, loader, odd):
     save_file({key: value.clone().contiguous() for key, value in tensors.items()}, folder / "odd.safetensors")
     free(small_mac)
     for file in right, "odd.safetensors":
-        small_mac.run(sampled("flux", load(file, loader), f"{loader} {file}"))
+        small_mac.run(sampled("flux", load(file, loader), f"{loader} {file}"), 600)
     found, expected = (results(small_mac, f"{loader} {file}") for file in ("odd.safetensors", right))
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
