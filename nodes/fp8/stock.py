@@ -112,6 +112,7 @@ def _clip(load, given):
     expected = checked(given["ckpt_paths"])
     encoder = load()
     if found.lost([encoder.cond_stage_model], expected):
+        _unload(encoder)
         encoder = None  # its memory goes before the next comes
         encoder = load(model_options={**(given["model_options"] or {}), **MIXED})
         _refuse(given["ckpt_paths"][0], found.lost([encoder.cond_stage_model], expected), encoder)
@@ -126,6 +127,8 @@ def _checkpoint(load, given):
     expected = checked([path])
     model, encoder, *more = load()
     if encoder is not None and found.lost([encoder.cond_stage_model], expected):
+        _unload(encoder)
+        encoder = None
         _, encoder, *_ = load(output_model=False, output_vae=False, te_model_options={**options, **MIXED})
     if encoder is not None:
         project(encoder.cond_stage_model)
@@ -195,17 +198,22 @@ def _stored(mapped, layer):
 
 
 def _refuse(path, lost, *patchers):
-    """Raise ModelFileError where layers are `lost`, with nothing left on the device."""
+    """Raise ModelFileError where layers are `lost`, with nothing of what was loaded left."""
     if not lost:
         return
-    from comfy import model_management
-
-    unload = getattr(model_management, "unload_model_and_clones", None)
-    for each in patchers:
-        if each is not None and unload is not None:
-            unload(getattr(each, "patcher", each))
+    _unload(*patchers)
     names = ", ".join(lost[:3]) + (" and more" if len(lost) > 3 else "")
     raise ModelFileError(
         f"{os.path.basename(path)}: ComfyUI takes no scale for {len(lost)} layers of this file, {names}, and would use "
         "them unscaled. Load it with one of the Metal FP8 nodes."
     )
+
+
+def _unload(*patchers):
+    """Off their devices, and off ComfyUI's list of what is loaded."""
+    from comfy import model_management
+
+    ours = [getattr(each, "patcher", each) for each in patchers if each is not None]
+    others = [each for each in model_management.current_loaded_models if not any(each.model is one for one in ours)]
+    for device in {one.load_device for one in ours}:
+        model_management.free_memory(1e30, device, others)

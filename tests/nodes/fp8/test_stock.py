@@ -34,11 +34,11 @@ def model(*layers, quantised=True):
 
 
 def patcher(root):
-    return SimpleNamespace(model=SimpleNamespace(diffusion_model=root))
+    return SimpleNamespace(model=SimpleNamespace(diffusion_model=root), load_device="mps")
 
 
 def encoder(root):
-    return SimpleNamespace(cond_stage_model=root)
+    return SimpleNamespace(cond_stage_model=root, load_device="cpu")
 
 
 @pytest.fixture
@@ -48,7 +48,8 @@ def comfy(loaded, monkeypatch):
     stock, sd = part("stock"), importlib.import_module("comfy.sd")
     stock.uninstall()
     management = ModuleType("comfy.model_management")
-    management.unload_model_and_clones = lambda patcher: seen.unloaded.append(patcher)
+    management.current_loaded_models = [SimpleNamespace(model=object())]
+    management.free_memory = lambda size, device, keep: seen.unloaded.append((device, keep))
     monkeypatch.setitem(sys.modules, management.__name__, management)
     monkeypatch.setattr(importlib.import_module("comfy"), "model_management", management, raising=False)
     monkeypatch.setattr(stock.library, "metal_kernels", SimpleNamespace(
@@ -129,7 +130,13 @@ def test_a_layer_that_got_no_scale_is_refused_and_unloaded(comfy, tmp_path):
     bad = patcher(model("a", quantised=False))
     with pytest.raises(ValueError, match=f"{REFUSED}a, and would use them unscaled."):
         unet(comfy, bad)(path)
-    assert comfy.unloaded == [bad]
+    management = sys.modules["comfy.model_management"]
+    others = list(management.current_loaded_models)
+    management.current_loaded_models.append(SimpleNamespace(model=bad))
+    comfy.unloaded.clear()
+    with pytest.raises(ValueError, match=REFUSED):
+        unet(comfy, bad)(path)
+    assert comfy.unloaded == [("mps", others)], "it and nothing else"
     with pytest.raises(ValueError, match=f"{REFUSED}a,"):
         unet(comfy, patcher(model("other.a", quantised=False)))(path)
     assert unet(comfy, patcher(model("other.name")))(path), "renamed, and quantised"
