@@ -14,7 +14,7 @@ from .formats import (
     CODES,
     FP8,
     LIBRARY,
-    MATRIX,
+    NAMES,
     SCALE_NONE,
     SCALE_ROW,
     SCALE_TENSOR,
@@ -180,7 +180,7 @@ def _cast_rows(
     if skewed or cols % width:
         width = 1
     line, lines, threads = grid(cols, rows, width)
-    fast = {CODES[dtype]: f"_{str(dtype).removeprefix('torch.float8_')}" for dtype in MATRIX}
+    fast = {CODES[dtype]: f"_{name}" for dtype, name in NAMES.items()}
     suffix = fast.get(code, "") if width > 1 else ""
     LIBRARY.launch(
         f"fp8_{direction}_{width}_{wide}{suffix}", as_bytes(x), as_bytes(out), out if scale is None else scale,

@@ -49,9 +49,9 @@ def check_casts(dtype: torch.dtype) -> None:
 
 
 def check_linear(fp8: torch.dtype, wide: torch.dtype) -> None:
-    """The GEMV in its three forms of loads, with a scale and a bias."""
+    """The GEMV in its three forms of loads, and matrices, with a scale and a bias."""
     source = generator(1)
-    for rows, cols in ((1, 512), (3, 36), (2, 33)):
+    for rows, cols in ((1, 512), (5, 144), (3, 36), (2, 33)):
         weight = torch.randn(9, cols, generator=source, **FLOAT).to(fp8)
         x = torch.randn(rows, cols, generator=source, **FLOAT).to(wide)
         scale = torch.rand(9, generator=source, **FLOAT) + 0.5

@@ -23,6 +23,7 @@ FP8 = frozenset(CODES)
 
 # The formats that weights and activations come in: matrices are multiplied in these, and values quantised to them.
 MATRIX = frozenset((torch.float8_e4m3fn, torch.float8_e5m2))
+NAMES = {dtype: str(dtype).removeprefix("torch.float8_") for dtype in MATRIX}  # of kernels for one of them
 
 # The wide types that fp8.metal reads and writes, and the endings of its kernels' names.
 WIDE = {torch.float32: "float", torch.float16: "half", torch.bfloat16: "bfloat"}

@@ -13,6 +13,7 @@
 // Scalars arrive as a list of int64s: see the struct before each kernel.
 
 #include <metal_stdlib>
+#include <metal_simdgroup_matrix>
 using namespace metal;
 
 // Arrays indexed by these loops then live in registers.
@@ -822,8 +823,8 @@ struct GemvLaunch {
   long rows;          // N
   long cols;          // K
   long row_stride;    // of the weight, in bytes
-  long batch;         // M: the template's, or up to half of it less
-  long split;         // a power of two, up to the SIMD-groups of a threadgroup
+  long batch;         // M: the template's, or less
+  long split;         // SIMD-groups that share K; fp8_gemv: a power of two, up to a threadgroup's
   long format;        // e4m3fn or e5m2 in the wide forms, any in fp8_gemv_1
   long scaling;       // 0 none, 1 of the tensor, 2 of the row
   long x_scaling;     // the same for x
@@ -852,16 +853,21 @@ inline void store_as(device uchar* p, long i, long type, float v) {
 // What a sum over a row becomes in the result: read before the sum is made, so that nothing is waited for afterwards.
 struct Ending {
   float scale;
+  float x_scale;
   float bias;
 
   static Ending load(
       constant GemvLaunch& p, long m, long n, device const float* scales, device const float* x_scales, device const uchar* bias) {
     const float scale = p.scaling == 0 ? 1.0f : scales[p.scaling == 1 ? 0 : n];
     const float x_scale = p.x_scaling == 0 ? 1.0f : x_scales[p.x_scaling == 1 ? 0 : m];
-    const float both = scale * x_scale;
-    return {both, p.has_bias == 0 ? 0.0f : load_as(bias, n, p.out_type)};
+    return {scale, x_scale, p.has_bias == 0 ? 0.0f : load_as(bias, n, p.out_type)};
   }
-  float of(float sum) const { return sum * scale + bias; }
+  // Neither the scales' product nor the first of the two need be a float where the result is one: a small sum meets the larger scale
+  // first, a large one the smaller.
+  float of(float sum) const {
+    const bool scale_first = (fabs(scale) > fabs(x_scale)) == (fabs(sum) < 1.0f);
+    return sum * (scale_first ? scale : x_scale) * (scale_first ? x_scale : scale) + bias;
+  }
 };
 
 FP8_INLINE void widen(uint4 v, thread float* x, float) {
@@ -1093,7 +1099,7 @@ template <typename T, int chunk, int rows_each, int batch, int flight>
   // What lane i writes: row i / batch of the weight, row i % batch of x.
   const long n = first + long(lane) / batch, m = long(lane) % batch;
   const bool writes = part == 0 && lane < rows_each * batch && n < p.rows && m < p.batch;
-  Ending ending = {1.0f, 0.0f};
+  Ending ending = {1.0f, 1.0f, 0.0f};
   if (writes) {
     ending = Ending::load(p, m, n, scales, x_scales, bias);
   }
@@ -1174,117 +1180,90 @@ template <typename T>
 
 // ---- x times an FP8 weight, in 8 x 8 matrices --------------------------------------------------------------------
 
-constant constexpr uint matrix_simdgroups = 8;            // of a threadgroup
-constant constexpr int matrix_length = 32;                // along K, that a SIMD-group multiplies at once
-constant constexpr int matrix_line = matrix_length + 8;   // of threadgroup memory: a vector's gap keeps its banks apart
+// y^T = W x^T, the elements of the matrices straight from memory into their lanes. Of an 8 x 8 matrix a lane holds two neighbours in a
+// row, and a sum over k may be taken in any order: of 64 k, matrix t = 0 .. 7 has in column 2c + e number 16c + 8e + t. So a lane's
+// part of the eight matrices of W is sixteen adjacent weights, and of those of x^T eight adjacent values of two rows of x.
+constant constexpr int strip_length = 64;
+constant constexpr int strip_matrices = strip_length / 8;
 
-// Eight weights as T, e4m3fn's 256 times smaller: two words of a lane's four.
-FP8_INLINE uint join_halves(uint low, uint high) { return (low & 0xffffu) | (high << 16); }
-FP8_INLINE uint4 as_pairs(Four a, Four b, half) {
-  const uint4 v = uint4(as_type<uint>(a.even), as_type<uint>(a.odd), as_type<uint>(b.even), as_type<uint>(b.odd));
-  return uint4(
-      join_halves(v.x, v.y), (v.x >> 16) | (v.y & 0xffff0000u), join_halves(v.z, v.w), (v.z >> 16) | (v.w & 0xffff0000u));
-}
-FP8_INLINE uint bfloats(half low, half high) {  // exact: they have four places at most
-  return (as_type<uint>(float(low)) >> 16) | (as_type<uint>(float(high)) & 0xffff0000u);
-}
-FP8_INLINE uint4 as_pairs(Four a, Four b, bfloat) {
-  return uint4(bfloats(a.even.x, a.odd.x), bfloats(a.even.y, a.odd.y), bfloats(b.even.x, b.odd.x), bfloats(b.even.y, b.odd.y));
-}
+inline uint matrix_row(uint lane) { return ((lane / 4) & 4) + (lane / 2) % 4; }  // Apple's GPUs have it so
+inline uint matrix_pair(uint lane) { return ((lane / 4) & 2) + lane % 2; }
 
-// A lane's part of 64 adjacent k: lane l has sixteen weights from 16 (l % 4) on of line l / 4 of each matrix, and the x that meets them.
-template <typename T, int row_tiles, int output_tiles>
-struct Strip {
-  uint4 w[output_tiles];
-  uint4 x[row_tiles][2];
+// Two neighbours in a row.
+template <typename T>
+struct Neighbours {};
 
-  FP8_INLINE void load(
-      device const uchar* thread* rows, device const T* thread* x_rows, thread const bool* exists, long k, constant GemvLaunch& p) {
-    FP8_UNROLL
-    for (int n = 0; n < output_tiles; ++n) {
-      w[n] = uint4(0);
-      if (k < p.cols) {
-        w[n] = *reinterpret_cast<device const uint4*>(rows[n] + k);
-      }
-    }
-    FP8_UNROLL
-    for (int m = 0; m < row_tiles; ++m) {
-      x[m][0] = uint4(0);
-      x[m][1] = uint4(0);
-      if (exists[m] && k < p.cols) {
-        x[m][0] = *reinterpret_cast<device const uint4*>(x_rows[m] + k);
-        x[m][1] = *reinterpret_cast<device const uint4*>(x_rows[m] + k + 8);
-      }
-    }
+template <>
+struct Neighbours<half> {
+  typedef half2 type;
+  static half2 of(half low, half high) { return half2(low, high); }
+};
+
+template <>
+struct Neighbours<bfloat> {
+  typedef bfloat2 type;
+  static bfloat2 of(half low, half high) {  // exact: they have eight places at most
+    return as_type<bfloat2>(ushort2(as_type<ushort2>(float(low)).y, as_type<ushort2>(float(high)).y));
   }
 };
 
-// Eight of each lane's sixteen k at a time, by way of threadgroup memory: the same k in the same column of x's and the weight's matrices.
-template <typename T, int format, int row_tiles, int output_tiles>
-FP8_INLINE void multiply_strip(
-    thread const Strip<T, row_tiles, output_tiles>& strip, threadgroup uint4* memory, uint lane,
-    thread simdgroup_matrix<float, 8, 8>* sums, thread uint* marks) {
-  threadgroup uint4* own = memory + lane / 4 * (matrix_line / 8) + lane % 4;
-  threadgroup const T* tiles = reinterpret_cast<threadgroup const T*>(memory);
+// From a lane's values of two rows of x to its elements of x^T's matrices.
+template <typename T>
+FP8_INLINE void transpose(uint4 first, uint4 second, thread simdgroup_matrix<T, 8, 8>* matrices) {
   FP8_UNROLL
-  for (int i = 0; i < 2; ++i) {
+  for (int t = 0; t < strip_matrices; ++t) {
+    const uint a = first[t / 2], b = second[t / 2];
+    const uint pair = t % 2 == 0 ? (a & 0xffffu) | (b << 16) : (a >> 16) | (b & 0xffff0000u);
+    matrices[t].thread_elements() = as_type<typename Neighbours<T>::type>(pair);
+  }
+}
+
+// The weights of a product: e4m3fn's 144 times larger, which is exact, and what makes its NaN, and them alone, infinite. No sum with one
+// of those is finite, so that only where a sum is not someone has to look for them.
+constant constexpr float growth = 144.0f;
+template <int format>
+FP8_INLINE Four unpack_weights(uint w) {
+  Four four = unpack<format>(w);
+  if (format == e4m3fn) {
+    four.even *= half2(256.0h * 144.0h);
+    four.odd *= half2(256.0h * 144.0h);
+  }
+  return four;
+}
+
+// Has e4m3fn's row a NaN in the sixteen bytes from k on that a lane reads, or in those `step` further, and so on up to `end`?
+inline bool has_nan(device const uchar* row, long k, long step, long end) {
+  uint marks = 0;
+  for (; k < end; k += step) {
+    const uint4 w = *reinterpret_cast<device const uint4*>(row + k);
+    marks |= nan_marks(w.x) | nan_marks(w.y) | nan_marks(w.z) | nan_marks(w.w);
+  }
+  return (marks & 0x80808080u) != 0;
+}
+
+// Eight rows of the weight times `row_tiles` times eight of x: what a lane has of 64 k.
+template <typename T, int format, int row_tiles>
+FP8_INLINE void multiply_strip(
+    uint4 w, thread const simdgroup_matrix<T, 8, 8> (*x)[strip_matrices], thread simdgroup_matrix<float, 8, 8>* sums) {
+  FP8_UNROLL
+  for (int j = 0; j < 2; ++j) {
+    const Four low = unpack_weights<format>(w[j]), high = unpack_weights<format>(w[j + 2]);
     FP8_UNROLL
-    for (int m = 0; m < row_tiles; ++m) {
-      own[m * matrix_line] = strip.x[m][i];
-    }
-    FP8_UNROLL
-    for (int n = 0; n < output_tiles; ++n) {
-      const uint a = strip.w[n][2 * i], b = strip.w[n][2 * i + 1];
-      if (format == e4m3fn) {
-        marks[n] |= nan_marks(a) | nan_marks(b);
-      }
-      own[(row_tiles + n) * matrix_line] = as_pairs(unpack<format>(a), unpack<format>(b), T(0));
-    }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    FP8_UNROLL
-    for (int k = 0; k < matrix_length; k += 8) {
-      simdgroup_matrix<T, 8, 8> x[row_tiles];
+    for (int t = 0; t < 4; ++t) {
+      const half2 first = t % 2 == 0 ? low.even : low.odd, second = t % 2 == 0 ? high.even : high.odd;
+      simdgroup_matrix<T, 8, 8> left;
+      left.thread_elements() = Neighbours<T>::of(first[t / 2], second[t / 2]);
       FP8_UNROLL
       for (int m = 0; m < row_tiles; ++m) {
-        simdgroup_load(x[m], tiles + m * 8 * matrix_line + k, matrix_line, ulong2(0), true);
+        simdgroup_multiply_accumulate(sums[m], left, x[m][4 * j + t], sums[m]);
       }
-      FP8_UNROLL
-      for (int n = 0; n < output_tiles; ++n) {
-        simdgroup_matrix<T, 8, 8> w;
-        simdgroup_load(w, tiles + (row_tiles + n) * 8 * matrix_line + k, matrix_line);
-        FP8_UNROLL
-        for (int m = 0; m < row_tiles; ++m) {
-          simdgroup_multiply_accumulate(sums[n * row_tiles + m], w, x[m], sums[n * row_tiles + m]);
-        }
-      }
-    }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-  }
-}
-
-template <typename T, int format, int row_tiles, int output_tiles, int flight>
-FP8_INLINE void take_strips(
-    device const uchar* thread* rows, device const T* thread* x_rows, thread const bool* exists, long k, long step,
-    constant GemvLaunch& p, threadgroup uint4* memory, uint lane, thread simdgroup_matrix<float, 8, 8>* sums, thread uint* marks) {
-  Strip<T, row_tiles, output_tiles> ahead[flight];
-  FP8_UNROLL
-  for (int f = 0; f < flight; ++f) {
-    ahead[f].load(rows, x_rows, exists, k + f * step, p);
-  }
-  const long lane_k = long(lane % 4) * 16;
-  for (; k - lane_k < p.cols; k += flight * step) {  // the same in all lanes
-    FP8_UNROLL
-    for (int f = 0; f < flight; ++f) {
-      const Strip<T, row_tiles, output_tiles> now = ahead[f];
-      ahead[f].load(rows, x_rows, exists, k + (f + flight) * step, p);
-      multiply_strip<T, format, row_tiles, output_tiles>(now, memory, lane, sums, marks);  // past the end: zeros
     }
   }
 }
 
-// More rows of x than a lane could multiply as fast as the weights arrive: a SIMD-group takes 8 * output_tiles rows of the weight.
-template <typename T, int row_tiles, int output_tiles, int flight>
-[[kernel]] void fp8_matrices(
+// A threadgroup takes 8 * tiles rows of the weight and 8 * row_tiles of x; its SIMD-groups share K, each a piece of it.
+template <typename T, int format, int row_tiles, int tiles>
+[[kernel, max_total_threads_per_threadgroup(512)]] void fp8_matrices(
     device const uchar* weight [[buffer(0)]],
     device const T* x [[buffer(1)]],
     device uchar* out [[buffer(2)]],
@@ -1294,68 +1273,114 @@ template <typename T, int row_tiles, int output_tiles, int flight>
     constant GemvLaunch& p [[buffer(6)]],
     uint group [[threadgroup_position_in_grid]],
     uint lane [[thread_index_in_simdgroup]],
-    uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-  constexpr int outputs = 8 * output_tiles;
-  threadgroup uint4 memory[matrix_simdgroups][(row_tiles + output_tiles) * matrix_line];  // 8 lines, of matrix_line / 8 vectors each
-  threadgroup float nans[matrix_simdgroups][outputs];
+    uint part [[simdgroup_index_in_threadgroup]]) {
+  constexpr int outputs = 8 * tiles;
+  threadgroup float parts[16 / row_tiles][row_tiles * 8 * outputs];
   const uint split = uint(p.split);
-  const uint part = simdgroup & (split - 1);
-  const long first = (long(group) * (matrix_simdgroups >> ctz(split)) + (simdgroup >> ctz(split))) * outputs;
-  const long line = lane / 4;
+  const long first = long(group) * outputs;
+  const uint row = matrix_row(lane), pair = matrix_pair(lane);
 
-  simdgroup_matrix<float, 8, 8> sums[output_tiles * row_tiles];
+  // Past the last row of the weight or of x: that one again, and its sums are dropped.
+  device const uchar* rows[tiles];
   FP8_UNROLL
-  for (int i = 0; i < output_tiles * row_tiles; ++i) {
-    sums[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  for (int n = 0; n < tiles; ++n) {
+    rows[n] = weight + min(first + 8 * n + row, p.rows - 1) * p.row_stride + 16 * pair;
   }
-  device const uchar* rows[output_tiles];
-  uint marks[output_tiles];
+  device const T* x_rows[2 * row_tiles];
   FP8_UNROLL
-  for (int n = 0; n < output_tiles; ++n) {
-    marks[n] = 0;
-    rows[n] = weight + min(first + line + 8 * n, p.rows - 1) * p.row_stride;  // past the last row: it again, and the sum is dropped
+  for (int m = 0; m < 2 * row_tiles; ++m) {
+    x_rows[m] = x + min(long(m / 2 * 8 + 2 * pair + m % 2), p.batch - 1) * p.cols + 8 * row;
   }
-  device const T* x_rows[row_tiles];
-  bool exists[row_tiles];
-  FP8_UNROLL
-  for (int m = 0; m < row_tiles; ++m) {
-    exists[m] = line + 8 * m < p.batch;
-    x_rows[m] = x + (exists[m] ? line + 8 * m : 0) * p.cols;
-  }
-  const long step = long(split) * 64;
-  const long k = long(part) * 64 + long(lane % 4) * 16;
-  const bool is_e5m2 = p.format == e5m2;
-  if (is_e5m2) {
-    take_strips<T, e5m2, row_tiles, output_tiles, flight>(rows, x_rows, exists, k, step, p, memory[simdgroup], lane, sums, marks);
-  } else {
-    take_strips<T, e4m3fn, row_tiles, output_tiles, flight>(rows, x_rows, exists, k, step, p, memory[simdgroup], lane, sums, marks);
+  // What a thread writes: one column of the result, every `at_once`-th row from m on.
+  const uint at_once = split * 32 / outputs, m = (part * 32 + lane) / outputs, in_group = (part * 32 + lane) % outputs;
+  const long n = first + in_group;
+  const bool writes = m < at_once && m < uint(p.batch) && n < p.rows;
+  Ending ending = {1.0f, 1.0f, 0.0f};
+  if (writes) {
+    ending = Ending::load(p, m, n, scales, x_scales, bias);
   }
 
-  threadgroup float* own = reinterpret_cast<threadgroup float*>(memory[simdgroup]);
+  simdgroup_matrix<float, 8, 8> sums[tiles][row_tiles];
   FP8_UNROLL
-  for (int n = 0; n < output_tiles; ++n) {
+  for (int n = 0; n < tiles; ++n) {
     FP8_UNROLL
     for (int m = 0; m < row_tiles; ++m) {
-      simdgroup_store(sums[n * row_tiles + m], own + (n * row_tiles + m) * 64, 8);
+      sums[n][m] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     }
-    marks[n] |= simd_shuffle_xor(marks[n], ushort(1));
-    marks[n] |= simd_shuffle_xor(marks[n], ushort(2));
-    if (lane % 4 == 0) {
-      nans[simdgroup][8 * n + line] = (marks[n] & 0x80808080u) != 0 ? NAN : 0.0f;
+  }
+  const uint strips = uint((p.cols + strip_length - 1) / strip_length);
+  const long begin = long(part * strips / split) * strip_length;
+  const long end = min(long((part + 1) * strips / split) * strip_length, p.cols);
+  const long w_last = p.cols - 16 * pair - 16, x_last = p.cols - 8 * row - 8;
+  uint4 w[tiles], v[2 * row_tiles];
+  FP8_UNROLL
+  for (int n = 0; n < tiles; ++n) {
+    w[n] = *reinterpret_cast<device const uint4*>(rows[n] + min(begin, w_last));
+  }
+  FP8_UNROLL
+  for (int m = 0; m < 2 * row_tiles; ++m) {
+    v[m] = *reinterpret_cast<device const uint4*>(x_rows[m] + min(begin, x_last));
+  }
+  simdgroup_matrix<T, 8, 8> right[row_tiles][strip_matrices];
+  // What has been used makes room for what comes next, which is on its way while the others are used.
+  long k = begin;
+  for (; k + strip_length < end; k += strip_length) {
+    FP8_UNROLL
+    for (int m = 0; m < row_tiles; ++m) {
+      transpose(v[2 * m], v[2 * m + 1], right[m]);
+    }
+    const long w_next = min(k + strip_length, w_last), x_next = min(k + strip_length, x_last);
+    FP8_UNROLL
+    for (int m = 0; m < 2 * row_tiles; ++m) {
+      v[m] = *reinterpret_cast<device const uint4*>(x_rows[m] + x_next);
+    }
+    FP8_UNROLL
+    for (int n = 0; n < tiles; ++n) {
+      multiply_strip<T, format, row_tiles>(w[n], right, sums[n]);
+      w[n] = *reinterpret_cast<device const uint4*>(rows[n] + w_next);
+    }
+  }
+  // The last strip of a row may be shorter.
+  const bool has_weights = k <= w_last, has_x = k <= x_last;
+  FP8_UNROLL
+  for (int m = 0; m < row_tiles; ++m) {
+    transpose(has_x ? v[2 * m] : uint4(0), has_x ? v[2 * m + 1] : uint4(0), right[m]);
+  }
+  FP8_UNROLL
+  for (int n = 0; n < tiles; ++n) {
+    multiply_strip<T, format, row_tiles>(has_weights ? w[n] : uint4(0), right, sums[n]);
+  }
+
+  FP8_UNROLL
+  for (int n = 0; n < tiles; ++n) {
+    bool finite = true;
+    FP8_UNROLL
+    for (int m = 0; m < row_tiles; ++m) {
+      finite = finite && all(isfinite(float2(sums[n][m].thread_elements())));
+    }
+    bool nan = false;
+    if (format == e4m3fn && simd_any(!finite)) {
+      const uint found = has_nan(rows[n], begin, strip_length, min(end, w_last + 1)) ? 1 : 0;  // in a lane's quarter of the row
+      const uint half_row = found | simd_shuffle_xor(found, ushort(1));
+      nan = (half_row | simd_shuffle_xor(half_row, ushort(8))) != 0;
+    }
+    FP8_UNROLL
+    for (int m = 0; m < row_tiles; ++m) {
+      const float2 sum = float2(sums[n][m].thread_elements()) / (format == e4m3fn ? growth : 1.0f);
+      parts[part][(8 * m + 2 * pair) * outputs + 8 * n + row] = nan ? NAN : sum.x;
+      parts[part][(8 * m + 2 * pair + 1) * outputs + 8 * n + row] = nan ? NAN : sum.y;
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (uint i = part * 32 + lane; i < uint(p.batch) * outputs; i += split * 32) {
-    const uint m = i / outputs, n = i % outputs;
-    const uint in_matrix = (n / 8 * row_tiles + m / 8) * 64 + n % 8 * 8 + m % 8;
+  for (uint i = m; writes && i < uint(p.batch); i += at_once) {
     float sum = 0.0f;
-    for (uint s = simdgroup - part; s < simdgroup - part + split; ++s) {
-      sum += reinterpret_cast<threadgroup const float*>(memory[s])[in_matrix] + nans[s][n];
+    for (uint s = 0; s < split; ++s) {
+      sum += parts[s][i * outputs + in_group];
     }
-    if (first + n < p.rows) {
-      sum *= is_e5m2 ? 1.0f : 256.0f;
-      store_as(out, m * p.rows + first + n, p.out_type, Ending::load(p, m, first + n, scales, x_scales, bias).of(sum));
+    if (i != m && p.x_scaling == 2) {
+      ending.x_scale = x_scales[i];
     }
+    store_as(out, long(i) * p.rows + n, p.out_type, ending.of(sum));
   }
 }
 
@@ -1405,16 +1430,22 @@ INSTANTIATE_GEMV_TYPES(16, 2, 1, 1)
 INSTANTIATE_GEMV_TYPES(16, 4, 1, 1)
 INSTANTIATE_GEMV_TYPES(16, 4, 2, 1)
 INSTANTIATE_GEMV_TYPES(16, 4, 4, 1)
-INSTANTIATE_GEMV_TYPES(16, 4, 8, 1)
-INSTANTIATE_GEMV_TYPES(16, 2, 16, 1)
 INSTANTIATE_GEMV_TYPES(4, 2, 1, 2)
 INSTANTIATE_GEMV_TYPES(4, 2, 16, 1)
+// More rows of the types of two bytes are matrices.
+INSTANTIATE_GEMV(16, 4, 8, 1, float)
+INSTANTIATE_GEMV(16, 2, 16, 1, float)
 
-// The name has the batch.
-#define INSTANTIATE_MATRICES(row_tiles, output_tiles, flight, batch, T)                     \
-  template [[host_name("fp8_matrices_" #batch "_" #T)]] [[kernel]] decltype(                 \
-      fp8_matrices<T, row_tiles, output_tiles, flight>) fp8_matrices<T, row_tiles, output_tiles, flight>;
-INSTANTIATE_MATRICES(1, 4, 1, 8, half)
-INSTANTIATE_MATRICES(1, 4, 1, 8, bfloat)
-INSTANTIATE_MATRICES(2, 4, 1, 16, half)
-INSTANTIATE_MATRICES(2, 4, 1, 16, bfloat)
+// The name has the rows of x, the tiles of eight rows of the weight, and the format.
+#define INSTANTIATE_MATRICES_OF(row_tiles, batch, tiles, T, format)                                     \
+  template [[host_name("fp8_matrices_" #batch "x" #tiles "_" #T "_" #format)]] [[kernel]] decltype(             \
+      fp8_matrices<T, format, row_tiles, tiles>) fp8_matrices<T, format, row_tiles, tiles>;
+#define INSTANTIATE_MATRICES(row_tiles, batch, tiles)                  \
+  INSTANTIATE_MATRICES_OF(row_tiles, batch, tiles, half, e4m3fn)       \
+  INSTANTIATE_MATRICES_OF(row_tiles, batch, tiles, half, e5m2)         \
+  INSTANTIATE_MATRICES_OF(row_tiles, batch, tiles, bfloat, e4m3fn)     \
+  INSTANTIATE_MATRICES_OF(row_tiles, batch, tiles, bfloat, e5m2)
+INSTANTIATE_MATRICES(1, 8, 1)
+INSTANTIATE_MATRICES(1, 8, 4)
+INSTANTIATE_MATRICES(2, 16, 2)
+INSTANTIATE_MATRICES(2, 16, 4)

@@ -7,12 +7,14 @@ in blocks into a bounded scratch, and torch's own matrix multiplication does the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
 from ..sharing import sharing
 from .cast import cast, contiguous, decode
-from .formats import CODES, FP8, LIBRARY, MATRIX, SCALE_NONE, SCALE_ROW, SCALE_TENSOR, WIDE, as_bytes
+from .formats import CODES, FP8, LIBRARY, MATRIX, NAMES, SCALE_NONE, SCALE_ROW, SCALE_TENSOR, WIDE, as_bytes
 
 MAX_ROWS = 16  # of x, for the fused GEMV
 MAX_SCRATCH = 64 * 2**20  # bytes of decoded weight at a time
@@ -25,11 +27,31 @@ TILES = {
     16: {1: {4: 3168, 2: 4224}, 2: {4: 2112}, 4: {4: 2112}, 8: {4: 1056}, 16: {2: 1056}},
     4: {1: {2: 4224}, 16: {2: 1056}},
 }
-# Rows of x and of the weight from which on 8 x 8 matrices multiply them: up to 8 of x, and more.
-MATRIX_LEAST = {5: 2048, 9: 512}
-MATRIX_OUTPUTS = 32  # fp8.metal: rows of the weight that a SIMD-group takes there
-MATRIX_SIMDGROUPS = 8  # fp8.metal: matrix_simdgroups
-MATRIX_MANY = 3168  # SIMD-groups, while there are fewer of which several share the rows
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """An instantiation of fp8_matrices: `tiles` of eight rows of the weight for up to `rows` of x.
+
+    cost      time a weight, the first one's being 1, and
+    resident  SIMD-groups that a core runs at once, on an H200 (through NVPTX).
+    """
+
+    rows: int
+    tiles: int
+    cost: float
+    resident: int
+
+
+# Rows of x and of the weight from which on 8 x 8 matrices multiply them, if x is of two bytes.
+MATRIX_LEAST = {3: 2048, 5: 1}
+MATRICES = (
+    Matrices(8, 4, 1.0, 16), Matrices(8, 1, 1.45, 36), Matrices(16, 4, 1.2, 16), Matrices(16, 2, 1.3, 16),
+)  # fmt: skip
+CORES = 132
+MATRIX_SUMS = 128  # rows of x times SIMD-groups in a threadgroup, for which it has memory
+STRIP = 64  # fp8.metal: strip_length
+STRIPS_BESIDE = 2  # what a SIMD-group does besides its strips takes as long as so many
 
 _OUT_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
@@ -143,9 +165,9 @@ def gemv(
         if chunk == 1:
             kernel, groups = f"fp8_gemv_1_{WIDE[x.dtype]}", -(-rows // simdgroups)
         elif chunk == 16 and x.dtype is not torch.float32 and _takes_matrices(batch, rows):
-            simdgroups, header[4] = MATRIX_SIMDGROUPS, _matrix_split(rows, cols)
-            kernel = f"fp8_matrices_{8 if batch <= 8 else 16}_{WIDE[x.dtype]}"
-            groups = -(-rows // (MATRIX_OUTPUTS * simdgroups // header[4]))
+            form, simdgroups = matrix_form(batch, rows, cols)
+            header[4], groups = simdgroups, -(-rows // (8 * form.tiles))
+            kernel = f"fp8_matrices_{form.rows}x{form.tiles}_{WIDE[x.dtype]}_{NAMES[weight.dtype]}"
         else:
             tile, rows_each, header[4] = gemv_form(batch, rows, cols, chunk)
             kernel = f"fp8_gemv_{chunk}_{tile}x{rows_each}_{WIDE[x.dtype]}"
@@ -243,8 +265,21 @@ def _takes_matrices(batch: int, rows: int) -> bool:
     return any(batch >= least and rows >= wanted for least, wanted in MATRIX_LEAST.items())
 
 
-def _matrix_split(rows: int, cols: int) -> int:
-    return sharing(-(-rows // MATRIX_OUTPUTS), cols // 64, MATRIX_MANY, MATRIX_SIMDGROUPS)
+@lru_cache(maxsize=1024)
+def matrix_form(batch: int, rows: int, cols: int) -> tuple[Matrices, int]:
+    """The instantiation of fp8_matrices, and how many SIMD-groups share K: a threadgroup of so many has a tile's rows.
+    What takes the least time, going by the instructions of a core that is full."""
+    tile = next(form.rows for form in MATRICES if form.rows >= batch)
+    found = []
+    for form in (form for form in MATRICES if form.rows == tile):
+        groups = -(-rows // (8 * form.tiles))
+        for split in range(1, min(MATRIX_SUMS // tile, form.resident, -(-cols // STRIP)) + 1):
+            turns = -(-groups // (CORES * (form.resident // split)))  # the last groups of too many run alone
+            strips = -(-cols // (STRIP * split))  # of the SIMD-group with most; those of a core take turns
+            time = turns * form.resident * (strips + STRIPS_BESIDE) * form.tiles * form.cost
+            found.append((time, form, split))
+    _, form, split = min(found, key=lambda choice: choice[0])
+    return form, split
 
 
 def _scaling(scale: torch.Tensor | None) -> int:

@@ -9,7 +9,7 @@ from unittest import mock
 
 import torch
 
-from .cases import BLOCKS, PIECES, Case, Tensor
+from .cases import BLOCKS, MATRIX_TILES, PIECES, Case, Tensor
 from .recorder import Recorder, Recording
 
 
@@ -98,6 +98,11 @@ def _form(library, case: Case):
                     stack.enter_context(mock.patch.object(geometry, limit, 2**12))
             geometry.plan.cache_clear()
             stack.callback(geometry.plan.cache_clear)
+        elif case.form in MATRIX_TILES:
+            products = importlib.import_module(f"{library.fp8.__name__}.linear")
+            of_tiles = [form for form in products.MATRICES if form.tiles == MATRIX_TILES[case.form]]
+            choice = next(form for form in of_tiles if form.rows >= case.args[0].shape[0]), 2
+            stack.enter_context(mock.patch.object(products, "matrix_form", lambda *_: choice))
         elif case.form == BLOCKS:
             products = importlib.import_module(f"{library.fp8.__name__}.linear")
             stack.enter_context(mock.patch.object(products, "MAX_SCRATCH", 2**16))

@@ -21,6 +21,7 @@ SIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1, "int8": 1, "int1
 
 # Forms that make a limit of the host code so small that a call of the table "small" takes several launches.
 BLOCKS = "blocks"  # of an FP8 product: the scratch of decoded weights
+MATRIX_TILES = {"4 tiles": 4}  # of an FP8 product's few rows: what only large weights have
 PIECES = "pieces"  # of pad and softmax: the elements of a launch
 
 

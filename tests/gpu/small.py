@@ -160,6 +160,9 @@ def _fp8() -> Iterator[Case]:
         for rows, n in ((1, 12000), (7, 2050), (13, 2050)):  # enough for larger tiles
             for weight in FORMATS[:2]:
                 yield fp8_linear_case(rows, n, 144, dtype, "small", weight=weight)
+        for rows, form in ((7, "4 tiles"), (13, "4 tiles")):
+            for weight in FORMATS[:2]:
+                yield fp8_linear_case(rows, 70, 144, dtype, "small", weight=weight, form=form)
         x = Tensor(dtype, (40, 96))
         random = Tensor("uint8", (40, 96), fill="bytes")
         yield Case(f"stochastic {dtype}", "fp8", "stochastic_rounding", (x, random), "small")

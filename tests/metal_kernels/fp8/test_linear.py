@@ -55,6 +55,54 @@ def test_nan_in_a_row_stays_in_it(fp8):
     assert out[1].isinf().all() and out[0].isfinite().all()
 
 
+@pytest.mark.parametrize("form", range(4))
+@pytest.mark.parametrize("dtype", (E4M3, E5M2), ids=str)
+def test_matrices(fp8, monkeypatch, form, dtype):
+    """Each instantiation, K shared in every way; K that ends within a strip; a NaN stays in its row."""
+    host = fp8.modules.linear
+    form = host.MATRICES[form]
+    rows = 8 * form.tiles + 3
+    for wide in (torch.float16, torch.bfloat16):
+        for batch, cols, split in ((form.rows, 272, 4), (form.rows - 5, 16, 1), (form.rows - 3, 208, 3)):
+            monkeypatch.setattr(host, "matrix_form", lambda *_, split=split: (form, split))
+            x, scale = randn(batch, cols, seed=cols).to(wide), torch.rand(rows) + 0.5
+            weight, bias = randn(rows, cols, seed=split).to(dtype), randn(rows, seed=2).to(wide)
+            actual = fp8.family.linear(fp8.twin(x), fp8.twin(weight), scale.to("mps"), bias.to("mps")).cpu()
+            assert_close(actual, x, weight, scale, bias)
+            weight.view(torch.uint8)[9, cols - 1] = 0xFF
+            again = fp8.family.linear(fp8.twin(x), fp8.twin(weight), scale.to("mps"), bias.to("mps")).cpu()
+            assert again[:, 9].isnan().all()
+            actual[:, 9] = again[:, 9] = 0
+            assert torch.equal(actual, again)
+
+
+@pytest.mark.parametrize("batch, rows", ((3, 64), (3, 4096), (8, 11008), (16, 4096), (16, 11008), (5, 100000)))
+def test_a_form_of_matrices_has_work_for_each_simdgroup(fp8, batch, rows):
+    """And its threadgroup's sums have room."""
+    for cols in (16, 64, 80, 4096):
+        form, split = fp8.modules.linear.matrix_form(batch, rows, cols)
+        assert form.rows >= batch and form.rows * split <= 128
+        assert split <= form.resident and (split - 1) * 64 < cols
+
+
+@pytest.mark.parametrize("batch", (1, 3, 13))
+def test_scales_whose_product_is_no_float(fp8, batch):
+    """Neither their product nor the first one's with the sum need be a float32 where the result is."""
+    host = fp8.modules.linear
+    weight = torch.full((6, 32), 16.0).to(E4M3)
+    weight.view(torch.uint8)[1] = 0
+    cases = ((4.0, 1e38, 1e-38), (2.0**-9, 1e-30, 1e30), (1.0, 1e30, 1e30), (1.0, 1e-30, 1e-30))
+    for wide in (torch.float32, torch.bfloat16):
+        for value, first, second in cases:
+            for scales in ((first, second), (second, first)):
+                x, out = torch.full((batch, 32), value, dtype=wide), torch.empty(batch, 6, device="mps")
+                on_device = (torch.tensor([scale]).to("mps") for scale in scales)
+                host.gemv(out, x.to("mps"), fp8.twin(weight), *on_device, None)
+                exact = torch.full((batch, 6), value * 512.0 * first * second, dtype=torch.float64)
+                exact[:, 1] = 0.0
+                torch.testing.assert_close(out.cpu(), exact.float(), rtol=1e-6, atol=0.0)
+
+
 LAYOUTS = {
     "offset": lambda w: w[1:],
     "column slice": lambda w: w[:, 16:-16],

@@ -40,6 +40,14 @@ def test_layouts_and_special_values(fp8):
     assert empty.shape == (0, 5) and scale.item() == 1.0
 
 
+@pytest.mark.parametrize("scale", (2.0**121, 2.0**127, float("inf")))
+def test_scales_near_the_end_of_float(fp8, scale):
+    """A value's halves are 256 times smaller, but 256 times the scale is no float32."""
+    x = torch.tensor([0.0, 1.0, -0.25, 2.0**-9, 448.0] * 8).to(E4M3)
+    actual = fp8.family.dequantize(fp8.twin(x), torch.tensor(scale).to("mps"), torch.float32)
+    torch.testing.assert_close(actual.cpu(), x.float() * scale, rtol=0.0, atol=0.0, equal_nan=True)
+
+
 def stochastic_reference(x, random, dtype):
     (expected,) = library.quantize.stochastic(x, random, dtype)
     return expected.value
