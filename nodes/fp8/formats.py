@@ -3,14 +3,12 @@
 From what ComfyUI reads (comfy/ops.py, comfy/quant_ops.py) and comfy-kitchen's layouts take. A format that ComfyUI knows
 and this table does not is held to the dtype that ComfyUI stores it in.
 """
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-
+from . import shapes
 from .header import CODES, NAMES, ModelFileError
-from .scales import INPUT_SCALES, SCALES, WIDE, check_values
+from .scales import INPUT_SCALES, SCALES
 
 FP8 = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}  # stored as -> the format's name in comfy_quant
 FORMATS = tuple(FP8.values())
@@ -19,43 +17,47 @@ FORMATS = tuple(FP8.values())
 @dataclass(frozen=True)
 class Format:
     """weight   the dtype that the weight is stored in.
+    check       holds the weight's scales to what the format asks for.
     scales      endings of the scales that it can't be without.
     also        endings of what it may have besides.
-    block       columns of the weight that share a scale; 0 where none do.
-    packed      weights in a stored value.
-    own         the shapes of its scales are a matter of its own, which ComfyUI checks.
+    stacks      whether the weights of several experts may lie one on the other.
     """
 
     weight: str
+    check: object
     scales: tuple = ("weight_scale",)
     also: tuple = ()
-    block: int = 0
-    packed: int = 1
-    own: bool = False
+    stacks: bool = True
 
 
 TABLE = {
-    "float8_e4m3fn": Format("F8_E4M3", also=INPUT_SCALES),
-    "float8_e5m2": Format("F8_E5M2", also=INPUT_SCALES),
-    "int8_tensorwise": Format("I8", also=INPUT_SCALES),
-    "mxfp8": Format("F8_E4M3", also=INPUT_SCALES, block=32),
-    "nvfp4": Format("U8", ("weight_scale", "weight_scale_2"), (*INPUT_SCALES, "pre_quant_scale"), block=16, packed=2),
-    "convrot_w4a4": Format("I8", packed=2, own=True),
-    "asym_w4a8_int8": Format("I8", ("weight_s_rel", "weight_s_channel"), ("weight_codebook",), packed=2, own=True),
-}
-# What a scale of a block is stored in: the dtype that ComfyUI takes its bytes for, and bytes.
-BLOCK_SCALES = {"mxfp8": ("F8_E8M0", "U8"), "nvfp4": ("F8_E4M3", "U8")}
+    "float8_e4m3fn": Format("F8_E4M3", shapes.one_or_rows, also=INPUT_SCALES),
+    "float8_e5m2": Format("F8_E5M2", shapes.one_or_rows, also=INPUT_SCALES),
+    "int8_tensorwise": Format("I8", shapes.rotated_rows, also=INPUT_SCALES),
+    "mxfp8": Format("F8_E4M3", shapes.mxfp8, also=INPUT_SCALES),
+    "nvfp4": Format("U8", shapes.nvfp4, ("weight_scale", "weight_scale_2"), (*INPUT_SCALES, "pre_quant_scale")),
+    "convrot_w4a4": Format("I8", shapes.rotated_rows_of_4_bits),
+    "asym_w4a8_int8": Format("I8", shapes.groups_of_4_bits, ("weight_s_rel", "weight_s_channel"),
+                             ("weight_codebook",), stacks=False),
+}  # fmt: skip
+
+
+def scale_of(header, layer, config):
+    """The name of a layer's first scale, in the format that its text names; None without any."""
+    kind = TABLE.get(config["format"])
+    endings = SCALES if kind is None or config["format"] in FORMATS else kind.scales
+    return next((f"{layer}.{ending}" for ending in endings if f"{layer}.{ending}" in header.entries), None)
 
 
 def used(header, layer, known):
     """The names of all tensors that ComfyUI reads as this layer's scales."""
-    kind = TABLE.get(layer.format)
+    kind, listed = TABLE.get(layer.format), known[layer.format] if isinstance(known, Mapping) else None
+    listed = listed.get("parameters", ()) if isinstance(listed, Mapping) else None
     if kind is None:
-        listed = known[layer.format] if isinstance(known, Mapping) else None
-        endings = listed.get("parameters", ()) if isinstance(listed, Mapping) else ()
+        endings = listed or ()
     else:
-        endings = (*kind.scales, *kind.also)
-    endings = {*endings, *SCALES} if layer.format in FORMATS else endings
+        also = [ending for ending in kind.also if listed is None or ending != "pre_quant_scale" or ending in listed]
+        endings = (*kind.scales, *also, *(SCALES if layer.format in FORMATS else ()))
     return {f"{layer.name}.{ending}" for ending in endings} & header.entries.keys()
 
 
@@ -69,32 +71,25 @@ def check(header, mapped, entry, layer, known):
         raise ModelFileError(f"{where} is {NAMES[entry.code]}, and its comfy_quant says {kind}.")
     if form is None:
         return
-    stacked = len(entry.shape) == 3 and "num_experts" in layer.config and not (form.block or form.own)
+    stacked = len(entry.shape) == 3 and "num_experts" in layer.config and form.stacks
     if len(entry.shape) != 2 and not stacked:
         raise no_matrix(where, entry)
+    if stacked and layer.config["num_experts"] != entry.shape[0]:
+        raise ModelFileError(
+            f"{where} holds {entry.shape[0]} weights, and its comfy_quant says num_experts "
+            f"{layer.config['num_experts']}."
+        )
+    names = [f"{layer.name}.{ending}" for ending in form.scales]
     if kind in FORMATS:
-        if layer.scale is None:
-            if layer.declared:
-                raise _missing(where, kind, f"{layer.name}.weight_scale")
+        if layer.scale is None and not layer.declared:
             return
-        names = [layer.scale]
-    else:
-        names = [f"{layer.name}.{ending}" for ending in form.scales]
-        for name in names:
-            if name not in header.entries:
-                raise _missing(where, kind, name)
-    if form.own:
-        for name in names:
-            _check_finite(header, mapped, header.entries[name])
-    elif form.block:
-        _check_blocks(header, mapped, entry, kind, form, header.entries[names[0]])
-        for name in names[1:]:
-            _check_single(header, mapped, header.entries[name], entry.name)
-    else:
-        _check_scale(where, header.entries[names[0]], entry.shape)
-        check_values(header, mapped, names[0], entry.name)
+        names = [layer.scale or names[0]]
+    for name in names:
+        if name not in header.entries:
+            raise ModelFileError(f"{where} is {kind} and its scale {name} is missing.")
+    form.check(shapes.Place(header, mapped, entry, layer), *(header.entries[name] for name in names))
     if layer.input_scale is not None:
-        _check_single(header, mapped, header.entries[layer.input_scale])
+        shapes.check_single(header, mapped, header.entries[layer.input_scale])
 
 
 def no_matrix(where, entry):
@@ -104,71 +99,34 @@ def no_matrix(where, entry):
     )
 
 
-def _missing(where, kind, scale):
-    return ModelFileError(f"{where} is {kind} and its scale {scale} is missing.")
-
-
 def _check_text(header, layer):
-    """What else a comfy_quant text says, as far as it is computed with."""
-    full, experts = layer.config.get("full_precision_matrix_mult", False), layer.config.get("num_experts", 1)
-    for key, value, right, what in (
-        ("full_precision_matrix_mult", full, isinstance(full, bool), "true or false"),
-        ("num_experts", experts, type(experts) is int and experts > 0, "a whole number"),
-    ):
-        if not right:
-            raise ModelFileError(
-                f"{header.name}: comfy_quant says of {layer.name} that {key} is {value!r:.60}: {what} is expected."
-            )
+    """What else a comfy_quant text says, as far as it is computed with; some of it may stand one level deeper."""
+    deeper = layer.config.get("params")
+    for said in (layer.config, deeper if isinstance(deeper, dict) else {}):
+        for key, right, what in (
+            ("full_precision_matrix_mult", _is_bool, "true or false"),
+            ("convrot", _is_bool, "true or false"),
+            ("num_experts", _is_count, "a whole number"),
+            ("convrot_groupsize", _is_count, "a whole number"),
+            ("group_size", _is_count, "a whole number"),
+            ("linear_dtype", ("int4", "int8").__contains__, "int4 or int8"),
+        ):
+            if key in said and not right(said[key]):
+                raise ModelFileError(
+                    f"{header.name}: comfy_quant says of {layer.name} that {key} is {said[key]!r:.60}: {what} is "
+                    "expected."
+                )
+
+
+def _is_bool(value):
+    return isinstance(value, bool)
+
+
+def _is_count(value):
+    return type(value) is int and value > 0
 
 
 def _stored(known, kind):
     """The dtype, in the file's words, in which ComfyUI stores a format; None where it doesn't say."""
     listed = known[kind] if isinstance(known, Mapping) else None
     return CODES.get(listed.get("storage_t")) if isinstance(listed, Mapping) else None
-
-
-def _check_scale(where, scale, shape):
-    """One value, or one for each row of the weight (each expert and row of a stack of weights)."""
-    per_row = {(shape[0], 1)} if len(shape) == 2 else {shape[:1], (shape[0], 1), (shape[0], 1, 1), (*shape[:2], 1)}
-    if scale.code not in WIDE:
-        raise ModelFileError(f"{where}: its scale {scale.name} is {NAMES[scale.code]}: no floating-point dtype.")
-    if scale.shape not in per_row and not (scale.numel == 1 and len(scale.shape) <= len(shape)):
-        raise ModelFileError(
-            f"{where} has the shape {shape} and its scale {scale.name} {scale.shape}; one value is expected, or the "
-            f"shape {(shape[0], 1)}."
-        )
-
-
-def _check_blocks(header, mapped, entry, kind, form, scale):
-    """Scales of blocks, in tiles of 128 x 4 that are filled up."""
-    rows, columns = entry.shape[0], entry.shape[1] * form.packed
-    wanted = 128 * math.ceil(rows / 128) * 4 * math.ceil(columns / form.block / 4)
-    where = f"{header.name}: {entry.name}"
-    if columns % form.block:
-        raise ModelFileError(f"{where} is {kind} and has {columns} columns, no multiple of {form.block}.")
-    if scale.code not in BLOCK_SCALES[kind]:
-        raise ModelFileError(f"{where}: its scale {scale.name} is {NAMES[scale.code]}; {kind} has "
-                             f"{NAMES[BLOCK_SCALES[kind][0]]}.")  # fmt: skip
-    if scale.numel != wanted or len(scale.shape) not in (1, 2):
-        raise ModelFileError(
-            f"{where} has the shape {entry.shape} and its scale {scale.name} {scale.shape}; {kind} has {wanted:,} "
-            "values there."
-        )
-    bits = mapped.tensor(scale.name).contiguous().view(torch.uint8)
-    wrong = bits == 0xFF if kind == "mxfp8" else ((bits & 0x7F) == 0x7F) | (bits > 0x80)
-    if bool(wrong.any()):
-        raise ModelFileError(f"{header.name}: the scale {scale.name} holds NaN or a negative value, which is no scale.")
-
-
-def _check_single(header, mapped, scale, weight=None):
-    if scale.code not in WIDE:
-        raise ModelFileError(f"{header.name}: {scale.name} is {NAMES[scale.code]}: no floating-point dtype.")
-    if scale.numel != 1:
-        raise ModelFileError(f"{header.name}: {scale.name} has the shape {scale.shape}; one value is expected.")
-    check_values(header, mapped, scale.name, weight)
-
-
-def _check_finite(header, mapped, scale):
-    """Scales of a layout that is ComfyUI's to check: no NaN and no infinity among them."""
-    if scale.code in (*WIDE, "F8_E4M3") and not bool(torch.isfinite(mapped.tensor(scale.name).float()).all()):
-        raise ModelFileError(f"{header.name}: the scale {scale.name} holds NaN or infinity, which is no scale.")

@@ -8,12 +8,13 @@ embedding, which the tools that scale leave alone. A checkpoint holds several mo
 """
 from dataclasses import dataclass, field
 
-from .formats import FP8, check, no_matrix, used
+from .formats import FP8, check, no_matrix, scale_of, used
 from .header import NAMES, ModelFileError, Unfamiliar, parsed
-from .scales import INPUT_SCALES, SCALES, check_pair, check_strays, first
+from .scales import INPUT_SCALES, SCALES, WIDE, check_pair, check_strays, first, names_a_weight
 
 OTHER_FLOAT8 = ("F8_E4M3FNUZ", "F8_E5M2FNUZ", "F8_E8M0")  # which neither ComfyUI nor a Mac computes with
 MARKER, CONFIG, METADATA = "scaled_fp8", "comfy_quant", "_quantization_metadata"
+LONGEST = 1_000_000  # bytes of a comfy_quant text
 # Embeddings of text encoders; the last two by that name only at the top of a model (a block may have a layer `shared`).
 EMBEDDINGS = ("embed_tokens", "token_embedding", "position_embedding", "relative_attention_bias")
 TOP_EMBEDDINGS = ("shared", "wte")
@@ -72,18 +73,16 @@ def recognise(header, mapped, known, strict=True):
     configs = _configs(header, mapped)
     markers = {name[: -len(MARKER)]: entry for name, entry in header.entries.items() if _is_marker(name)}
     weights = [entry for name, entry in header.entries.items() if name.endswith(".weight")]
-    scaled = {part(name): "the file's scaled_fp8 says that it has one" for name in markers}
-    scaled |= {part(entry.name): "other weights of the file have one"
-               for entry in weights if entry.code in FP8 and _has_scale(header, entry)}  # fmt: skip
+    scaled = _scaled(header, weights, markers, configs)
     found, taken = {}, set()
     for entry in weights:
         name = entry.name.removesuffix(".weight")
-        config, scale = configs.get(name), first(header, name, SCALES)
-        declared = name in configs
+        config, declared = configs.get(name), name in configs
         if not declared:
-            config = _implied(header, entry, scale, scaled.get(part(entry.name), scaled.get("")), markers)
+            config = _implied(header, entry, scaled, markers)
         if declared or config is not None:
             _check_format(header, name, config, known)
+            scale = scale_of(header, name, config)
             layer = Layer(name, entry.name, scale, first(header, name, INPUT_SCALES), config, declared)
             for endings in SCALES, INPUT_SCALES:
                 check_pair(header, mapped, name, endings)
@@ -91,9 +90,23 @@ def recognise(header, mapped, known, strict=True):
             found[name] = layer
             taken |= used(header, layer, known)
     check_strays(header, mapped, taken)
+    rest = [entry for name, entry in header.entries.items() if name.removesuffix(".weight") not in found]
+    _check_others(header, rest, scaled)
     if strict:
-        _check_familiar(header, [entry for entry in weights if entry.name.removesuffix(".weight") not in found])
+        _check_familiar(header, rest)
     return found
+
+
+def _scaled(header, weights, markers, configs):
+    """{part of the file: how it is known that its FP8 weights have scales}."""
+    there = {entry.name for entry in weights}
+    scaled = {part(layer): "the file's comfy_quant names a layer that it does not hold"
+              for layer in configs if f"{layer}.weight" not in there}  # fmt: skip
+    scaled |= {part(name): "the file holds scales of weights that it does not hold"
+               for name in header.entries if names_a_weight(header, name)}  # fmt: skip
+    scaled |= {part(name): "the file's scaled_fp8 says that it has one" for name in markers}
+    return scaled | {part(entry.name): "other weights of the file have one"
+                     for entry in weights if entry.code in FP8 and _has_scale(header, entry)}  # fmt: skip
 
 
 def _configs(header, mapped):
@@ -106,7 +119,13 @@ def _configs(header, mapped):
             raise ModelFileError(f"{header.name}: its metadata's {METADATA} can't be read ({problem!r}).") from problem
     for name in header.entries:
         if name.endswith(f".{CONFIG}"):
-            values, layer = mapped.tensor(name).flatten().tolist(), name.removesuffix(f".{CONFIG}")
+            entry, layer = header.entries[name], name.removesuffix(f".{CONFIG}")
+            if entry.numel > LONGEST:
+                raise ModelFileError(f"{header.name}: {name} is no JSON text but {entry.numel:,} values.")
+            try:
+                values = mapped.tensor(name).flatten().tolist()
+            except RuntimeError as problem:  # dtypes that torch only stores
+                raise ModelFileError(f"{header.name}: {name} is no JSON text but {NAMES[entry.code]}.") from problem
             try:
                 config = parsed(bytes(values))
             except (ValueError, TypeError) as problem:  # TypeError: numbers that are no bytes
@@ -129,25 +148,21 @@ def _check_format(header, layer, config, known):
         )
 
 
-def _implied(header, entry, scale, scaled, markers):
-    """The config of a weight that has none, None for one that isn't quantised.
-
-    scaled  how it is known that the weights of its model have scales; None where it isn't.
-    """
-    where = f"{header.name}: {entry.name}"
+def _implied(header, entry, scaled, markers):
+    """The config of a weight that has none, None for one that isn't quantised."""
+    where, scale = f"{header.name}: {entry.name}", first(header, entry.name.removesuffix(".weight"), SCALES)
     if entry.code not in FP8:
-        if scale is None and len(entry.shape) >= 2 and entry.code in OTHER_FLOAT8 and scaled:
-            raise _missing(where, entry, scaled)
         return None
     if len(entry.shape) != 2 and scale is not None:
         raise no_matrix(where, entry)
     if len(entry.shape) < 2:
         return None  # a norm's
-    if scale is None and scaled:
+    why = scaled.get(part(entry.name), scaled.get(""))
+    if scale is None and why:
         if len(entry.shape) == 2 and first(header, entry.name.removesuffix(".weight"), INPUT_SCALES) is None:
             if _is_embedding(entry.name.removesuffix(".weight")):
                 return None
-        raise _missing(where, entry, scaled)
+        raise _missing(where, entry, why)
     if len(entry.shape) != 2:
         return None
     config = {"format": FP8[entry.code]}
@@ -159,10 +174,21 @@ def _implied(header, entry, scale, scaled, markers):
     return config
 
 
-def _check_familiar(header, weights):
+def _check_others(header, entries, scaled):
+    """No FP8 without a scale that is no layer's weight, but computed with like one, where the others have scales."""
+    for entry in entries:
+        last, why = entry.name.rpartition(".")[2], scaled.get(part(entry.name), scaled.get(""))
+        fp8 = entry.code in OTHER_FLOAT8 or (
+            entry.code in FP8 and last != "weight" and ("weight" in last.lower() or last.endswith("proj")))
+        if fp8 and len(entry.shape) >= 2 and why:
+            raise _missing(f"{header.name}: {entry.name}", entry, why)
+
+
+def _check_familiar(header, entries):
     """No matrices in dtypes that only ever hold quantised values, where nothing says how."""
-    for entry in weights:
-        if len(entry.shape) == 2 and entry.code in ("I8", "U8", "F4", *OTHER_FLOAT8):
+    for entry in entries:
+        narrow = entry.name.endswith(".weight") and entry.code not in (*FP8, *WIDE)
+        if len(entry.shape) >= 2 and (narrow or entry.code in OTHER_FLOAT8):
             raise Unfamiliar(
                 f"{header.name}: {entry.name} is {NAMES[entry.code]}, and nothing in the file says in which format."
             )

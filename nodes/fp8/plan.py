@@ -180,7 +180,8 @@ def _sources(layers):
     for layer in layers.values():
         names[layer.weight] = layer.weight
         if layer.scale is not None:
-            names[layer.scale] = f"{layer.name}.{SCALES[0]}"
+            old = layer.scale.removeprefix(f"{layer.name}.") in SCALES
+            names[layer.scale] = f"{layer.name}.{SCALES[0]}" if old else layer.scale
         if layer.input_scale is not None:
             names[layer.input_scale] = f"{layer.name}.{INPUT_SCALES[0]}"
     return names

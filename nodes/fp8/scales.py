@@ -1,7 +1,8 @@
 """What a scale is: which tensors of a file are called one, whose it is, and what its values have to be.
 
 Nobody knows all the ways in which a file may scale its weights, but all of them call the factor a scale. So what is
-called a scale, lies beside a weight, and is none that the weight's format is known to have, is refused.
+called a scale (or the like: WORDS), lies beside a weight, and is none that the weight's format is known to have, is
+refused.
 """
 import torch
 
@@ -10,6 +11,8 @@ from .header import NAMES, ModelFileError
 WIDE = frozenset(("BF16", "F16", "F32", "F64"))
 SCALES = ("weight_scale", "scale_weight")  # today's name, the older one
 INPUT_SCALES = ("input_scale", "scale_input")
+WORDS = ("scale", "scaling", "absmax", "amax")  # one of them is in the name of every factor that is known in files
+BARE = ("scale", "scales", "scale_inv", "inv_scale", "scaling", "scaling_factor", "absmax", "amax")
 # Dtypes of which a weight is seldom made without a scale.
 NARROW = frozenset((
     "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F4", "I8", "U8", "I16", "U16", "I32", "U32",
@@ -26,6 +29,11 @@ def check_pair(header, mapped, layer, endings):
     names = [f"{layer}.{ending}" for ending in endings if f"{layer}.{ending}" in header.entries]
     if len(names) < 2:
         return
+    for name in names:
+        if header.entries[name].code not in WIDE:
+            raise ModelFileError(
+                f"{header.name}: {name} is {NAMES[header.entries[name].code]}: no floating-point dtype."
+            )
     one, other = (mapped.tensor(name).double().flatten() for name in names)
     if one.shape != other.shape or not torch.equal(one, other):
         raise ModelFileError(f"{header.name} has two scales for {layer} that differ, {names[0]} and {names[1]}.")
@@ -62,7 +70,7 @@ def check_strays(header, mapped, used):
         folders.setdefault(folder, []).append(last)
     for name, entry in header.entries.items():
         folder, _, last = name.rpartition(".")
-        if "scale" not in last.lower() or name in used or last == "scaled_fp8":
+        if not is_scale(last) or name in used or last == "scaled_fp8":
             continue
         owner = _owner(header, folder, last, folders[folder])
         if owner is None or _harmless(header.entries[owner], entry, last, mapped):
@@ -73,29 +81,52 @@ def check_strays(header, mapped, used):
         )
 
 
+def is_scale(last):
+    """Whether the last part of a name says that it is a scale, of whatever."""
+    return any(word in last.lower() for word in WORDS)
+
+
+def names_a_weight(header, name):
+    """Whether a tensor is by its name the scale of a weight, and of none that the file holds."""
+    folder, _, last = name.rpartition(".")
+    if folder.endswith((".weight", "_weight")):
+        return is_scale(last) and folder not in header.entries
+    said = last.lower()
+    there = f"{folder}.weight" if folder else "weight"
+    return said.startswith(("weight_scale", "scale_weight", "weight_scaling")) and there not in header.entries
+
+
 def _owner(header, folder, last, siblings):
     """The name of the tensor that a scale is of; None for a parameter that is only called so.
 
     By its name (`weight_scale`, `weight_scale_inv`, `scale_weight`, `weight.scale`, `bias_scale`,
-    `in_proj_weight_scale`) a scale may be of a tensor in any dtype; by lying beside it (`scale`) of a narrow weight.
+    `in_proj_weight_scale`, `down_proj_scales` of `down_proj_blocks`) a scale may be of a tensor in any dtype; by lying
+    beside it (`scale`) of a narrow weight.
     """
     if folder in header.entries:
         return folder
-    prefix = f"{folder}." if folder else ""
-    others = [other for other in siblings if "scale" not in other.lower() and other != "comfy_quant"]
-    named = [name for name in others if last.startswith((f"{name}_", f"scale_{name}")) or last.endswith(f"_{name}")]
+    prefix, said = f"{folder}." if folder else "", last.lower()
+    others = [other for other in siblings if not is_scale(other) and other != "comfy_quant"]
+    named = [name for name in others if said.startswith((f"{name}_".lower(), f"scale_{name}".lower()))
+             or said.endswith(f"_{name}".lower())]  # fmt: skip
     if named:
         return prefix + max(named, key=len)
-    beside = [other for other in others if "weight" in other.lower() and header.entries[prefix + other].code in NARROW]
+    narrow = [other for other in others if header.entries[prefix + other].code in NARROW]
+    stem = said.partition("_scale")[0]
+    beside = [other for other in narrow if "weight" in other.lower() or other.lower().startswith(f"{stem}_")]
+    if not beside and ("weight" in said or said.strip("_") in BARE):
+        beside = [other for other in narrow if len(header.entries[prefix + other].shape) >= 2]
     return prefix + beside[0] if beside else None
 
 
 def _harmless(owner, scale, last, mapped):
     """Whether a weight is right without the scale beside it: it is wide, and the scale is its inputs', or 1 throughout,
-    or of something that is no weight (`pos_embed_scale`: a parameter of its own)."""
+    or of something that is no weight (`pos_embed_scale`, `scale_shift_table` of `shift_table`)."""
     if owner.code not in WIDE or last in INPUT_SCALES:
         return owner.code in WIDE
-    of_weight = any(part in owner.name.rpartition(".")[2].lower() for part in ("weight", "bias"))
+    called = owner.name.rpartition(".")[2].lower()
+    of_weight = "weight" in called or "bias" in called
+    of_weight |= called.endswith("proj") and last.lower().startswith(f"{called}_scale")
     if not of_weight and not last.endswith("scale_inv"):
         return True
     return scale.code in WIDE and bool((mapped.tensor(scale.name).double() == 1).all())

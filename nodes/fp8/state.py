@@ -8,6 +8,7 @@ from .plan import KEEP, QUANTIZE
 from .quantize import quantize
 from .scales import SCALES
 
+ALSO = ("weight_scale_2", "pre_quant_scale", "weight_s_rel", "weight_s_channel", "weight_codebook")
 WIDE = torch.bfloat16  # holds every FP8 value exactly
 
 
@@ -68,6 +69,9 @@ def _add_layer(state, layer):
     elif layer.scale is not None and layer.format.startswith("float8"):
         state[scale] = state[scale].float().reshape(() if state[scale].numel() == 1 else state[scale].shape)
     given = f"{layer.name}.input_scale"
+    for name in [name for name in (scale, given, *(f"{layer.name}.{more}" for more in ALSO)) if name in state]:
+        if state[name].dtype is torch.float64:
+            state[name] = state[name].float()  # MPS has no float64
     if given in state and state[given].numel() == 1 and float(state[given]) == 1.0:
         del state[given]  # as ComfyUI does: 1 is no scale
     state[f"{layer.name}.{CONFIG}"] = config_tensor(layer.config)

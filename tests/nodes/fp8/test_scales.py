@@ -180,6 +180,10 @@ def test_wide_weights_with_what_changes_nothing(tmp_path, strict):
     {"norm.weight": (E4M3, (8,)), "norm.weight_scale": 0.5},
     {"x.weight_packed": (torch.int32, (8, 2)), "x.weight_scale": 0.5},
     {"x.qweight": (torch.int8, (8, 8)), "x.wscales": 0.5},
+    {"a.weight": (E4M3, (8, 16)), "a.scaling": 0.5},
+    {"a.weight": (E4M3, (8, 16)), "a.scaling_factor": 0.5},
+    {"a.weight": (torch.uint8, (64, 1)), "a.weight.absmax": 0.5},
+    {"a.weight": (E4M3, (8, 16)), "a.weight.amax": 0.5},
 ], ids=lambda tensors: next(iter(tensors)))  # fmt: skip
 def test_what_is_no_matrix_by_name_with_a_scale(tmp_path, tensors, strict):
     """Whatever a scaled tensor is called, it is not used without its scale."""
@@ -238,12 +242,30 @@ def test_parameters_that_are_only_called_scales(tmp_path, strict):
     names = ("double_blocks.0.img_attn.norm.query_norm.scale", "transformer_blocks.0.scale_shift_table",
              "scale_shift_table", "audio_scale_shift_table", "prompt_scale_shift_table", "last_scale_shift_table",
              "logit_scale", "attn.per_dim_scale", "to_scale_shift_gate", "timestep_scale_multiplier", "vae_scale",
-             "reg_scale", "rescale", "pos_embed_scale", "layer.weight.inv_timescales")  # fmt: skip
+             "reg_scale", "rescale", "pos_embed_scale", "layer.inv_timescales")  # fmt: skip
     tensors = {name: random(4) for name in names}
     tensors |= {"double_blocks.0.img_attn.qkv.weight": random(8, 16).to(E4M3), "pos_embed": random(4, 4),
                 "attn.to_q.weight": random(8, 16).to(E4M3), "shift_table.weight": random(4, 4)}
     path = write(tmp_path, tensors)
     assert set(recognised(path, strict=strict)[2]) == {"double_blocks.0.img_attn.qkv", "attn.to_q"}
+
+
+@BOTH
+@pytest.mark.parametrize("beside, says", [
+    ({"b.weight_scale": torch.tensor(0.5)}, "the file holds scales of weights that it does not hold"),
+    ({"b.comfy_quant": text({"format": "float8_e4m3fn"})}, "comfy_quant names a layer that it does not hold"),
+])  # fmt: skip
+def test_what_is_left_of_a_layer_tells_of_the_others(tmp_path, beside, says, strict):
+    """The scales of a file whose weights were renamed, or cut out, are no less those of its other weights."""
+    refused(write(tmp_path, {"a.weight": random(8, 16).to(E4M3), **beside}), strict, says)
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["attn.in_proj_weight", "mlp.gate_up_proj"])
+def test_a_matrix_by_another_name_without_its_scale(tmp_path, name, strict):
+    tensors = {name: random(8, 16).to(E4M3), "a.weight": random(8, 16).to(E4M3)}
+    assert list(recognised(write(tmp_path, tensors), strict=strict)[2]) == ["a"]
+    refused(write(tmp_path, {**tensors, "a.weight_scale": torch.tensor(0.5)}), strict, f"{name} is float8_e4m3fn and")
 
 
 # Formats of blocks, and int8
@@ -314,6 +336,47 @@ def test_other_formats_that_are_wrong(tmp_path, tensors, says, strict):
         assert recognised(write(tmp_path, tensors), strict=strict)[2]["a"].format == "nvfp4"
     else:
         refused(write(tmp_path, tensors), strict, says)
+
+
+W4A4 = {"format": "convrot_w4a4"}
+W4A8 = {"format": "asym_w4a8_int8"}
+
+
+def w4a4(**change):
+    return {"a.weight": torch.ones(8, 128, dtype=torch.int8), "a.weight_scale": torch.full((8,), 0.5),
+            "a.comfy_quant": text(W4A4), **change}  # fmt: skip
+
+
+def w4a8(**change):
+    return {"a.weight": torch.ones(8, 128, dtype=torch.int8), "a.weight_s_rel": torch.ones(8, 16).to(E4M3),
+            "a.weight_s_channel": torch.ones(8), "a.comfy_quant": text(W4A8), **change}  # fmt: skip
+
+
+@BOTH
+@pytest.mark.parametrize("tensors, says", [
+    (w4a4(), None), (w4a8(), None), (w4a8(**{"a.weight_codebook": torch.randn(16)}), None),
+    (int8(**{"a.comfy_quant": text({"format": "int8_tensorwise", "convrot": True, "convrot_groupsize": 16})}), None),
+    (int8(**{"a.comfy_quant": text({"format": "int8_tensorwise", "convrot": True})}), "no multiple of 256"),
+    (int8(**{"a.comfy_quant": text({"format": "int8_tensorwise", "convrot": "yes"})}), "convrot is 'yes': true"),
+    (w4a4(**{"a.weight_scale": torch.ones(16)}), "the shape (8,) is expected"),
+    (w4a4(**{"a.weight_scale": torch.full((8,), float("nan"))}), "a.weight_scale is nan"),
+    (w4a4(**{"a.comfy_quant": text({**W4A4, "linear_dtype": "int2"})}), "linear_dtype is 'int2': int4 or int8"),
+    (w4a8(**{"a.weight_s_rel": torch.ones(8, 15).to(E4M3)}), "the shape (8, 16) is expected"),
+    (w4a8(**{"a.weight_s_channel": torch.full((8,), -1.0)}), "a.weight_s_channel holds NaN, infinity or a negative"),
+    (w4a8(**{"a.weight_codebook": torch.ones(15)}), "the shape (16,) is expected"),
+    (w4a8(**{"a.comfy_quant": text({**W4A8, "group_size": 0})}), "group_size is 0: a whole number"),
+    (nvfp4(**{"a.pre_quant_scale": torch.ones(40)}), "a.pre_quant_scale (40,); one value is expected, or the"),
+    (nvfp4(**{"a.weight_scale": torch.zeros(128, 4).to(E4M3)}), None),
+])  # fmt: skip
+def test_formats_that_only_comfyui_computes_with(tmp_path, tensors, says, strict):
+    known = dict.fromkeys(("int8_tensorwise", "convrot_w4a4", "asym_w4a8_int8", "nvfp4"))
+    path = write(tmp_path, tensors)
+    if says is None:
+        assert list(recognised(path, known, strict)[2]) == ["a"]
+    else:
+        with pytest.raises(ValueError) as caught:
+            recognised(path, known, strict)
+        assert says in str(caught.value)
 
 
 @BOTH
