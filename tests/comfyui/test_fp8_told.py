@@ -3,7 +3,6 @@ fit, before it is loaded, on a device that has less memory."""
 import re
 
 import pytest
-from client import connected
 from fp8 import text
 from fp8.checkpoints import name
 from fp8.harness import free, load, reported, sizes
@@ -21,6 +20,8 @@ NODES = {"model": (1, "model weight dtype"), "clip": (1, "CLIP/text encoder mode
 
 @pytest.fixture
 def browser(small_mac):
+    from client import connected  # aiohttp is ComfyUI's
+
     free(small_mac)
     with connected(small_mac) as client:
         yield client
