@@ -20,9 +20,7 @@ HELD = {"torch.Tensor.to": "_patches.tensor_to_fp8", "torch._scaled_mm": "_patch
         "comfy.float.stochastic_rounding": "_patches.stochastic_round_fp8"}  # fmt: skip
 ORDERS = {"theirs first": (THEIRS, OURS | TESTS_OWN), "ours first": (OURS | TESTS_OWN, THEIRS)}
 
-pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(900),
-              pytest.mark.skipif(not (PEERS and CHECKOUT.is_dir()),
-                                 reason=f"METAL_KERNELS_PEERS names no folder with {NAME}")]  # fmt: skip
+pytestmark = [pytest.mark.comfyui, pytest.mark.timeout(900)]
 
 
 def beside(comfyui_path, fp8_models, packs):
@@ -46,14 +44,20 @@ def outcome(server, tag, graph):
 
 
 @pytest.fixture(scope="module")
-def alone(comfyui_path, fp8_models):
+def checkout(comfyui_path):
+    if not (PEERS and CHECKOUT.is_dir()):
+        pytest.skip(f"METAL_KERNELS_PEERS names no folder with {NAME}")
+
+
+@pytest.fixture(scope="module")
+def alone(checkout, comfyui_path, fp8_models):
     """What the graphs do with that pack alone."""
     with beside(comfyui_path, fp8_models, (THEIRS, TESTS_OWN)) as server:
         yield {tag: outcome(server, tag, graph) for tag, graph in graphs().items()}
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_each_keeps_what_it_holds(comfyui_path, fp8_models, on_the_cpu, alone, order):
+def test_each_keeps_what_it_holds(checkout, comfyui_path, fp8_models, on_the_cpu, alone, order):
     with beside(comfyui_path, fp8_models, ORDERS[order]) as server:
         status = server.get("/test/status")
         assert {seam: module.rpartition("FP8.")[2] for seam, module in status["others"].items()} == HELD
