@@ -85,7 +85,8 @@ def linear(
 
     x       [..., K], of a wide dtype, any strides.
     weight  [N, K] of x's dtype, any strides; or FP8 on mps: x @ (weight * scale).T + bias, which reads one byte a
-            weight with up to 16 rows of x, and decodes it in blocks of at most 64 MiB with more.
+            weight with up to 16 rows of x, and decodes it with more: in blocks of at most 64 MiB, or
+            at once where that takes no more than 96.
     bias    [N] of x's dtype, or None.
     scale   of an FP8 weight: float32, one element or N of them; None for 1.
 

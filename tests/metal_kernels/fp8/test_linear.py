@@ -169,6 +169,24 @@ def test_scratch_is_bounded(fp8, monkeypatch):
     assert counters.memory_peaks()["current"] - before < 2 * 2**20
 
 
+@pytest.mark.parametrize("rows, blocks", [(128, 1), (192, 1), (193, 2)])
+def test_a_weight_of_little_more_than_the_scratch_is_one_block(fp8, monkeypatch, rows, blocks):
+    """Scratch for 128 rows in bf16, half as much again for all of a weight; no copy of the result then."""
+    from softmetal import counters
+
+    monkeypatch.setattr(fp8.modules.linear, "MAX_SCRATCH", 128 * 4096 * 2)
+    weight = torch.zeros(rows, 4096, dtype=torch.uint8, device="mps").view(E4M3)
+    x = torch.zeros(512, 4096, dtype=torch.bfloat16, device="mps")
+    F.linear(x, weight)
+    torch.mps.empty_cache()
+    counters.reset()
+    before = counters.memory()["current"]
+    result = F.linear(x, weight)
+    peak = counters.memory_peaks()["current"] - before
+    assert len(list(fp8.modules.linear.decoded_blocks(weight, x.dtype, whole=fp8.modules.linear.WHOLE))) == blocks
+    assert peak <= result.nbytes + (rows * 4096 * 2 if blocks == 1 else 128 * 4096 * 2 + result.nbytes) + 2**15
+
+
 def test_no_format_but_ours_is_taken(fp8):
     before = fp8.taken
     x, weight = torch.zeros(2, 16, device="mps"), torch.zeros(4, 16, dtype=torch.uint8, device="mps").view(E4M3)

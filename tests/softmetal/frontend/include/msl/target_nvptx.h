@@ -218,11 +218,13 @@ template <class A, class B> MSL_LANES metal::vec<float, 2> matrix_product(metal:
     uint y;
     float unused[2];
     asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(rows_of_b));
-    // Sixteen rows, of which the lower eight are zero.
-    float d0, d1;
+    // Sixteen rows. What the lower eight hold, nobody looks at: undefined, so that no registers are cleared for them. (A GPU whose
+    // matrices have eight rows clears none either. Kernels with many sums pay for it with registers, others win up to a quarter.)
+    uint below;
+    float d0, d1, sums_below[2];
 #define MSL_MMA(type) \
-    asm("mma.sync.aligned.m16n8k8.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %9};" \
-        : "=f"(d0), "=f"(d1), "=f"(unused[0]), "=f"(unused[1]) : "r"(x), "r"(0u), "r"(y), "f"(d[0]), "f"(d[1]), "f"(0.0f))
+    asm("mma.sync.aligned.m16n8k8.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};" \
+        : "=f"(d0), "=f"(d1), "=f"(unused[0]), "=f"(unused[1]) : "r"(x), "r"(below), "r"(y), "f"(d[0]), "f"(d[1]), "f"(sums_below[0]), "f"(sums_below[1]))
     if constexpr (metal::is_same<A, half>::value) MSL_MMA("f16");
     else MSL_MMA("bf16");
 #undef MSL_MMA
