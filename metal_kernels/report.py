@@ -24,12 +24,12 @@ def _kernel(installation: Installation, switch: Switch) -> dict[str, object]:
         obstacle = installation.environment.obstacle
         state, reason = ("unavailable", obstacle) if obstacle else ("stock", "not installed")
     patcher = installation.patcher
-    elsewhere = [f"aten::{op}" for op in switch.kernel.ops if op in patcher.overrides and patcher.hidden(op)]
-    if state == "patched" and elsewhere:
-        reason = f"but another pack now answers for {', '.join(elsewhere)}"
+    hidden = [op for op in switch.kernel.ops if op in patcher.overrides and patcher.hidden(op)]
+    if state == "patched" and hidden:
+        reason = f"but another pack now answers for {_named(hidden)}"
     held = [op for op in switch.kernel.ops if op in installation.held_elsewhere]
     if state == "patched" and held:
-        reason = f"{reason}; another pack holds {', '.join(f'aten::{op}' for op in held)}"
+        reason = f"{reason}; another pack holds {_named(held)}"
     ops = {}
     for op in switch.kernel.ops:
         counters = patcher.counters.get(op)
@@ -40,10 +40,14 @@ def _kernel(installation: Installation, switch: Switch) -> dict[str, object]:
     return {
         "title": switch.kernel.title, "state": state, "reason": reason, "mode": switch.effective, "registered":
         switch.registered, "checked": sorted(str(dtype).removeprefix("torch.") for dtype in switch.checked),
-        "repairs": switch.kernel.repairs, "ops": ops, "held": held, "entries": {
+        "repairs": switch.kernel.repairs, "ops": ops, "held": held + hidden, "entries": {
             name: entry.counters.as_dict() for name, entry in installation.entries.items() if entry.switch is switch
         },
     }  # fmt: skip
+
+
+def _named(ops: list[str]) -> str:
+    return ", ".join(f"aten::{op}" for op in ops)
 
 
 def _notes(installation: Installation) -> list[str]:

@@ -12,6 +12,9 @@ TESTS = Path(__file__).resolve().parents[1]
 # A folder of which every module finds itself on a Mac while it is imported: a pack that asks does then what it does
 # there. All else asks torch, and has its answer from the software device.
 SEEN_ON_A_MAC = "METAL_KERNELS_TEST_SEEN_ON_A_MAC"
+# The folder of a package that torch loads by itself: it is loaded once the software device is there, by
+# loaded_with_torch.py.
+LOADED_WITH_TORCH = "METAL_KERNELS_TEST_LOADED_WITH_TORCH"
 
 
 def seen_on_a_mac(folder):
@@ -41,6 +44,11 @@ def main():
         softmetal.activate(faults=faults)
         # softmetal is loaded; tests/ must not stay on the path, it has folders called `nodes` and `comfyui`.
         sys.path.remove(str(TESTS))
+        if os.environ.get(LOADED_WITH_TORCH):
+            sys.path.append(os.environ[LOADED_WITH_TORCH])
+            import loaded_with_torch
+
+            loaded_with_torch.load()
     os.chdir(comfyui)
     sys.path[0] = comfyui
     sys.argv = ["main.py", *arguments]

@@ -297,6 +297,9 @@ class TestBesideAnotherPack:
         def text():
             return core.report.status(installation)["text"]
 
+        def held():
+            return [op for kernel in core.report.status(installation)["kernels"].values() for op in kernel["held"]]
+
         try:
             other = registered_elsewhere(self.op, self.theirs)
         except RuntimeError:
@@ -305,6 +308,7 @@ class TestBesideAnotherPack:
             return
         assert F.pad(torch.zeros(1, device=mps), (1, 1)).tolist() == [9.0] * 3
         assert "constant_pad_nd [auto]: patched, but another pack now answers for aten::constant_pad_nd" in text()
+        assert held() == ["constant_pad_nd"]
         if first_to_leave == "ours":
             installation.uninstall()
             assert F.pad(torch.zeros(1, device=mps), (1, 1)).tolist() == [9.0] * 3
@@ -312,7 +316,7 @@ class TestBesideAnotherPack:
         else:
             other._destroy()
             assert took(F.pad(torch.zeros(1, device=mps), (1, 1)))
-            assert "another pack" not in text()
+            assert "another pack" not in text() and held() == []
             installation.uninstall()
         assert dump(self.op) == before
 

@@ -2,8 +2,9 @@
 the status says so, the rest is ours and right. In a process of its own, for it can't be taken out again.
 
 It registers above MPS's own kernels and calls what is below. For `copy_` that is on a Mac PyTorch's native one; the
-software device has its own in the place of the package's, so the test puts it below. A whole graph beside the package
-can't be run: it leaves `mm` to a dispatch key that has no kernel on the software device.
+software device has its own in the place of the package's, so the test puts it below. torch loads it before anything
+else; where that is switched off, something may import it after us. Whole graphs:
+tests/comfyui/test_beside_other_packs.py.
 """
 import json
 import os
@@ -44,10 +45,12 @@ def copy_(keyset, self, src, non_blocking=False):
 
 below = torch.library.Library("aten", "IMPL")
 below.impl("copy_", copy_, "CompositeExplicitAutograd", with_keyset=True, allow_override=True)
-import {package}
 from pack import load_as_comfyui
 
+if {order!r} == "theirs first":
+    import {package}
 pack, _ = load_as_comfyui()
+import {package}
 status = importlib.import_module(f"{{pack.__name__}}.nodes.status.report")
 from comfy_kitchen.tensor import QuantizedTensor, TensorCoreFP8Layout
 
@@ -67,14 +70,14 @@ print(json.dumps(dict(text=text, registered=registered, theirs=held, right={{
 '''
 
 
-@pytest.fixture(scope="module")
-def beside():
-    script = SCRIPT.format(tests=str(Path(__file__).parents[2]), peers=PEERS, package=PACKAGE)
+@pytest.fixture(scope="module", params=["theirs first", "ours first"])
+def beside(request):
+    script = SCRIPT.format(tests=str(Path(__file__).parents[2]), peers=PEERS, package=PACKAGE, order=request.param)
     # It loads itself with torch where it is installed; before the software device is there, on a Mac after MPS is.
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=280,
                           env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1]) | {"order": request.param}
 
 
 def test_the_status_says_what_it_holds(beside):
@@ -82,8 +85,13 @@ def test_the_status_says_what_it_holds(beside):
     held = "aten::_scaled_mm, aten::copy_, aten::linear"
     assert (f"  Note: fp4-fp8-for-torch-mps is installed and holds {held}, which stay with it; the kernels take the "
             "rest") in lines
-    assert "  linear [auto]: unavailable (another pack already patches aten::linear on MPS)" in lines
-    assert set(beside["registered"]) == {"pad", "softmax", "fp8", "grouped_mm"}
+    if beside["order"] == "theirs first":
+        assert "  linear [auto]: unavailable (another pack already patches aten::linear on MPS)" in lines
+        assert set(beside["registered"]) == {"pad", "softmax", "fp8", "grouped_mm"}
+    else:
+        assert "  linear [auto]: patched, but another pack now answers for aten::linear" in lines
+        assert ("  fp8 [auto]: patched, but another pack now answers for aten::copy_, aten::linear, aten::_scaled_mm"
+                in lines)
 
 
 def test_the_rest_is_ours_and_right(beside):
