@@ -25,10 +25,10 @@ WHOLE = 1.5
 EVEN_ROWS = 256  # a block has a multiple of so many: rows of the product that begin anywhere are slow to write
 SIMDGROUPS = 4  # fp8.metal: gemv_simdgroups
 # fp8.metal's instantiations of fp8_gemv: chunk -> rows of x -> rows of the weight that a SIMD-group may hold ->
-# SIMD-groups that an H200 runs at once, for those sums' registers. Measured there (through NVPTX) among 1, 2 and 4
-# rows, 1, 2 and 4 chunks in flight; registers hold no more than 32 sums.
+# SIMD-groups that an H200 runs at once, for those sums' registers. Measured there (through NVPTX) among 1 to 4 rows,
+# 1, 2 and 4 chunks in flight; registers hold no more than 32 sums.
 TILES = {
-    16: {1: {4: 3168, 2: 4224}, 2: {4: 2112}, 4: {4: 2112}, 8: {4: 1056}, 16: {2: 1056}},
+    16: {1: {3: 4224, 2: 4224}, 2: {4: 2112}, 4: {4: 2112}, 8: {4: 1056}, 16: {2: 1056}},
     4: {1: {2: 4224}, 16: {2: 1056}},
 }
 

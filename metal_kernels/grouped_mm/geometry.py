@@ -12,7 +12,7 @@ MAX_TILES = 2**24  # along one dimension of a launch, so that its threads can be
 VECTOR_BYTES = 16
 
 SIMD = 32
-GROUP_SIMDGROUPS = 8  # grouped_mm.metal: group_simdgroups
+COLUMN_SIMDGROUPS = 8  # grouped_mm.metal: column_simdgroups
 BLOCK_ROWS = 2  # grouped_mm.metal: block_rows
 WIDE_BYTES = 8  # of neighbouring outputs in a lane of "columns". 16 would leave too few SIMD-groups for 2048 outputs
 VECTOR_OUTPUTS = 4  # grouped_mm.metal: vector_outputs
@@ -27,11 +27,11 @@ FEW_ROWS = 16
 FEW_ROWS_A_GROUP = 2
 MAX_FEW_ROWS = 512
 
-# "vectors": K is shared by up to 8 SIMD-groups, as long as all of them run at once and each has a vector in every lane
+# "vectors": K is shared by up to 4 SIMD-groups, as long as all of them run at once and each has a vector in every lane
 # to read. A few more than that would leave the last ones alone; then two share it. So many run at once on an H200,
 # where this was measured (through NVPTX): tests/gpu/notes.md has what else was tried.
 RESIDENT_SIMDGROUPS = 4224
-VECTOR_SIMDGROUPS = 4  # of a threadgroup, unless more of them share K
+VECTOR_SIMDGROUPS = 4  # grouped_mm.metal: vector_simdgroups. Small, so that it ends without waiting for many
 
 ROWS, LENGTH, NOTHING = range(3)  # what offs divides; grouped_mm.metal: kind_rows, kind_length
 
@@ -120,11 +120,10 @@ def plan(
         layout = "_wide" if wide else ""
         per_simdgroup = VECTOR_OUTPUTS if form == "vectors" else SIMD * (width if wide else 1)
         simdgroups = -(-problem.outputs // per_simdgroup)
-        group = GROUP_SIMDGROUPS
+        group = VECTOR_SIMDGROUPS if form == "vectors" else COLUMN_SIMDGROUPS
         if form == "vectors":
             busy, steps = simdgroups * _busy_rows(problem), problem.length // (SIMD * vector)
-            parts = sharing(busy, steps, RESIDENT_SIMDGROUPS, GROUP_SIMDGROUPS, crowded=2)
-            group = max(parts, VECTOR_SIMDGROUPS)
+            parts = sharing(busy, steps, RESIDENT_SIMDGROUPS, VECTOR_SIMDGROUPS, crowded=2)
             groups = -(-simdgroups * parts // group)
         else:
             groups = simdgroups

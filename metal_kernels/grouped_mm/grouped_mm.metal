@@ -19,7 +19,8 @@ using namespace metal;
 #define GROUPED_UNROLL _Pragma("clang loop unroll(full)")
 
 constant constexpr uint simd_width = 32;
-constant constexpr uint group_simdgroups = 8;   // geometry.py: GROUP_SIMDGROUPS; of the few-row forms, at most
+constant constexpr uint column_simdgroups = 8;  // of a threadgroup; geometry.py: COLUMN_SIMDGROUPS
+constant constexpr uint vector_simdgroups = 4;  // of a threadgroup; geometry.py: VECTOR_SIMDGROUPS
 constant constexpr int block_rows = 2;          // geometry.py: BLOCK_ROWS; of the few-row forms
 constant constexpr int vector_outputs = 4;      // geometry.py: VECTOR_OUTPUTS
 constant constexpr int vector_sums = 4;         // in a lane's registers: of one row, or of two rows and half of the outputs
@@ -49,7 +50,7 @@ struct GroupedLaunch {
   long y_group;
   long y_row;
   long y_step;
-  long parts;          // SIMD-groups that share K, in the few-row forms: 1, 2, 4 or 8
+  long parts;          // SIMD-groups that share K, in the few-row forms: 1, 2 or 4
 };
 constant constexpr long kind_rows = 0;     // offs divides the rows of x
 constant constexpr long kind_length = 1;   // offs divides K
@@ -253,7 +254,7 @@ inline void store_sum(
       return;
     }
     GROUPED_UNROLL
-    for (uint i = 1; i < group_simdgroups; ++i) {
+    for (uint i = 1; i < vector_simdgroups; ++i) {
       if (i < parts) {
         sum += partial[simdgroup + i][lane / lanes_per_sum];
       }
@@ -267,22 +268,21 @@ inline void store_sum(
 // A threadgroup at grid row r works if r is the first of a block of two rows of its group; the others leave at once. One row of a
 // group is the usual case: four outputs of it. Two rows take the same four outputs in two turns, so that they need no more registers.
 template <typename T>
-[[kernel]] void grouped_vectors(
+[[kernel, max_total_threads_per_threadgroup(vector_simdgroups * simd_width)]] void grouped_vectors(
     device const T* x [[buffer(0)]],
     device const T* weight [[buffer(1)]],
     device const int* offs [[buffer(2)]],
     device T* y [[buffer(3)]],
     constant GroupedLaunch& p [[buffer(4)]],
     uint2 position [[threadgroup_position_in_grid]],
-    uint simdgroups [[simdgroups_per_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   constexpr int pair_outputs = vector_outputs / block_rows;
-  threadgroup float partial[block_rows][group_simdgroups][vector_sums];
+  threadgroup float partial[block_rows][vector_simdgroups][vector_sums];
   const int row = int(position.y);
   const uint parts = uint(p.parts);
   const uint part = simdgroup & (parts - 1);
-  const uint first = ((position.x * simdgroups + simdgroup) >> ctz(parts)) * vector_outputs;
+  const uint first = ((position.x * vector_simdgroups + simdgroup) >> ctz(parts)) * vector_outputs;
   const uint begin = part * simd_width + lane, stride = parts * simd_width;
   device const T* x_rows[block_rows] = {x + long(row) * p.x_row, x + min(row + 1l, p.rows - 1) * p.x_row};
 
@@ -360,7 +360,7 @@ template <typename T, int width>
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   constexpr uint group_outputs = simd_width * width;
-  threadgroup float partial[group_simdgroups][block_rows][group_outputs];
+  threadgroup float partial[column_simdgroups][block_rows][group_outputs];
   const int row = int(position.y);
   const Rows around = rows_around(offs, p, row, lane);
   if ((row - around.begin) % block_rows != 0) {
@@ -383,7 +383,7 @@ template <typename T, int width>
       sums[m][j] = 0.0f;
     }
   }
-  for (long begin = long(simdgroup) * column_steps; begin < length; begin += group_simdgroups * column_steps) {
+  for (long begin = long(simdgroup) * column_steps; begin < length; begin += column_simdgroups * column_steps) {
     float w[column_steps][width];
     GROUPED_UNROLL
     for (int i = 0; i < column_steps; ++i) {
@@ -414,11 +414,11 @@ template <typename T, int width>
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (uint i = thread_index; i < uint(active) * group_outputs; i += group_simdgroups * simd_width) {
+  for (uint i = thread_index; i < uint(active) * group_outputs; i += column_simdgroups * simd_width) {
     const uint m = i / group_outputs, at = i % group_outputs;
     if (first + at < p.outputs) {
       float sum = partial[0][m][at];
-      for (uint s = 1; s < group_simdgroups; ++s) {
+      for (uint s = 1; s < column_simdgroups; ++s) {
         sum += partial[s][m][at];
       }
       y[(row + long(m)) * p.y_row + (first + at) * p.y_step] = T(sum);
