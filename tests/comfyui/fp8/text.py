@@ -7,7 +7,10 @@ from .checkpoints import as_kind, save
 
 SIZES = {"l": (768, 3072, 12), "g": (1280, 5120, 32)}  # width, the width inside, layers
 WORDS, LENGTH = 49408, 77
-LORA, LORA_RANK = "clip_l_lora.safetensors", 4
+LORA_RANK = 4
+# name -> the layers that it is for. To merge one for all of them takes the software device half a minute.
+LORAS = {"clip_l_lora.safetensors": range(12), "clip_l_two_layers_lora.safetensors": (0, 6)}
+LORA, SHORT_LORA = LORAS
 
 
 def matrices(size="l"):
@@ -43,10 +46,10 @@ def clip(size="l", seed=0):
                     "text_model.final_layer_norm.bias": draw(width)}
 
 
-def lora():
-    """A LoRA of rank 4 on every matrix of the layers, under the names that trainers give them; it shows."""
+def lora(name=LORA):
+    """A LoRA of rank 4 on every matrix of its layers, under the names that trainers give them; it shows."""
     generator, found = torch.Generator().manual_seed(1), {}
-    for layer in range(SIZES["l"][2]):
+    for layer in LORAS[name]:
         for part, (rows, columns) in matrices().items():
             at = f"lora_te_text_model_encoder_layers_{layer}_{part.replace('.', '_')}"
             found[f"{at}.lora_up.weight"] = torch.randn(rows, LORA_RANK, generator=generator)
@@ -75,8 +78,8 @@ def offer(servers, kind, dtype, seed=0, size="l"):
     return name
 
 
-def offer_lora(servers):
+def offer_lora(servers, name=LORA):
     for server in servers:
-        target = server.folder / "models" / "loras" / LORA
+        target = server.folder / "models" / "loras" / name
         if not target.exists():
-            save(lora(), target)
+            save(lora(name), target)
