@@ -42,6 +42,11 @@ def saturates() -> bool:
     return not bool(torch.full((), 1e4, device="cpu").to(torch.float8_e4m3fn).float().isnan())
 
 
+def flat_scale(scale: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A scale, or several, as kernels read them: float32, one after the other, of whatever strides they were."""
+    return scale.to(device, torch.float32).reshape(-1).contiguous()
+
+
 def as_bytes(x: torch.Tensor) -> torch.Tensor:
     """The same memory as uint8: every torch moves bytes, in any layout and across devices."""
     return x.view(torch.uint8) if x.dtype in FP8 else x

@@ -14,7 +14,19 @@ import torch
 
 from ..sharing import sharing
 from .cast import cast, contiguous, decode
-from .formats import CODES, FP8, LIBRARY, MATRIX, NAMES, SCALE_NONE, SCALE_ROW, SCALE_TENSOR, WIDE, as_bytes
+from .formats import (
+    CODES,
+    FP8,
+    LIBRARY,
+    MATRIX,
+    NAMES,
+    SCALE_NONE,
+    SCALE_ROW,
+    SCALE_TENSOR,
+    WIDE,
+    as_bytes,
+    flat_scale,
+)
 
 MAX_ROWS = 16  # of x, for the fused GEMV
 MAX_SCRATCH = 64 * 2**20  # bytes of decoded weight at a time
@@ -99,7 +111,7 @@ def linear_grad_input(
     rows, cols = weight.shape
     grad = grad_output.reshape(grad_output.shape[:-1].numel(), rows)  # -1 would not do for no rows of the weight
     if scale is not None:
-        scale = scale.to(weight.device, torch.float32).reshape(-1)
+        scale = flat_scale(scale, weight.device)
     total = None
     for first, block in decoded_blocks(weight, grad.dtype, scale) if rows and cols else ():
         part = torch.mm(grad[:, first : first + block.shape[0]], block)
@@ -139,7 +151,7 @@ def linear(
     if not cols:  # nothing to add up: zeros, and the bias
         weight = torch.zeros(rows, 1, dtype=torch.uint8, device=x.device).view(weight.dtype)
     if scale is not None:
-        scale = scale.to(x.device, torch.float32).reshape(-1)
+        scale = flat_scale(scale, x.device)
     if not flat.shape[0] or not rows:
         out = x.new_empty(flat.shape[0], rows)
     elif flat.shape[0] <= MAX_ROWS:

@@ -11,7 +11,7 @@ import math
 import torch
 
 from .cast import contiguous, decode, encode, grid
-from .formats import CODES, FP8, LIBRARY, MATRIX, WIDE, as_bytes, largest, saturates
+from .formats import CODES, FP8, LIBRARY, MATRIX, WIDE, as_bytes, flat_scale, largest, saturates
 
 BLOCK_MX, BLOCK_NV = 32, 16  # values under one scale
 AMAX_THREADS = 256  # fp8.metal: amax_threads
@@ -51,7 +51,7 @@ def quantize(
     elif scale.numel() != rows:
         raise ValueError(f"fp8.quantize: {scale.numel()} scales for {rows} rows")
     else:
-        scale = scale.to(x.device, torch.float32).reshape(shape)
+        scale = flat_scale(scale, x.device).view(shape)
     return encode(x.view(rows, -1) if x.numel() else x, dtype, scale).view(x.shape), scale
 
 
@@ -70,7 +70,7 @@ def dequantize(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype = torch.
     rows = x.shape[0] if x.dim() else 1
     if scale.numel() not in (1, rows):
         raise ValueError(f"fp8.dequantize: {scale.numel()} scales for {rows} rows")
-    scale = scale.to(x.device, dtype).float().reshape(-1)
+    scale = flat_scale(scale.to(dtype), x.device)
     return decode(contiguous(x), dtype, scale)
 
 

@@ -12,7 +12,7 @@ import torch
 from ..environment import stock
 from ..kernel import ArgumentError
 from .cast import cast, contiguous, decode
-from .formats import MATRIX, WIDE
+from .formats import MATRIX, WIDE, flat_scale
 from .linear import MAX_ROWS, decoded_blocks, gemv
 
 TENSOR_WISE, ROW_WISE = 0, 1  # torch.nn.functional.ScalingType
@@ -46,7 +46,7 @@ def scaled_mm(
     wide = out_dtype if out_dtype in WIDE else torch.float32
     bias = None if bias is None else bias.to(wide)
     out = torch.empty(rows, columns, dtype=wide, device=a.device)
-    scale_a, scale_b = scale_a.reshape(-1), scale_b.reshape(-1)
+    scale_a, scale_b = flat_scale(scale_a, a.device), flat_scale(scale_b, a.device)
     if not out.numel():
         pass
     elif not cols:

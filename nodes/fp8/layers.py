@@ -8,12 +8,14 @@ embedding, which the tools that scale leave alone. A checkpoint holds several mo
 """
 from dataclasses import dataclass, field
 
+from .farther import TREES
 from .formats import FP8, check, no_matrix, scale_of, used
 from .header import NAMES, ModelFileError, Unfamiliar, parsed
 from .scales import INPUT_SCALES, SCALES, WIDE, check_pair, check_strays, first, names_a_weight
 
 OTHER_FLOAT8 = ("F8_E4M3FNUZ", "F8_E5M2FNUZ", "F8_E8M0")  # which neither ComfyUI nor a Mac computes with
 MARKER, CONFIG, METADATA = "scaled_fp8", "comfy_quant", "_quantization_metadata"
+QUANTIZATION = "quantization_config"  # transformers' word, in the metadata
 LONGEST = 1_000_000  # bytes of a comfy_quant text
 # Embeddings of text encoders; the last two by that name only at the top of a model (a block may have a layer `shared`).
 EMBEDDINGS = ("embed_tokens", "token_embedding", "position_embedding", "relative_attention_bias")
@@ -104,6 +106,9 @@ def _scaled(header, weights, markers, configs):
               for layer in configs if f"{layer}.weight" not in there}  # fmt: skip
     scaled |= {part(name): "the file holds scales of weights that it does not hold"
                for name in header.entries if names_a_weight(header, name)}  # fmt: skip
+    said = [key for key in header.metadata if key in (QUANTIZATION, *TREES)]
+    if said:
+        scaled[""] = f"the file's metadata has {said[0]}"
     scaled |= {part(name): "the file's scaled_fp8 says that it has one" for name in markers}
     return scaled | {part(entry.name): "other weights of the file have one"
                      for entry in weights if entry.code in FP8 and _has_scale(header, entry)}  # fmt: skip

@@ -74,11 +74,12 @@ def _write(writer, made, state, device, hooks):
 
 
 def _settle(model):
-    """Let the weights be this MODEL's: with its LoRAs in, and without those of a clone that ran before."""
+    """Let the weights be this MODEL's: with its LoRAs and the layers put into it, without those of a clone that ran
+    before."""
     from comfy import model_management
 
     current = getattr(model.model, "current_weight_patches_uuid", None)
-    if model.patches or current not in (None, model.patches_uuid):
+    if model.patches or model.object_patches or current not in (None, model.patches_uuid):
         model_management.load_models_gpu([model])
 
 

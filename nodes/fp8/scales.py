@@ -1,18 +1,19 @@
 """What a scale is: which tensors of a file are called one, whose it is, and what its values have to be.
 
 Nobody knows all the ways in which a file may scale its weights, but all of them call the factor a scale. So what is
-called a scale (or the like: WORDS), lies beside a weight, and is none that the weight's format is known to have, is
-refused.
+called a scale (or the like), belongs to a weight, and is none that the weight's format is known to have, is refused.
 """
 import torch
 
+from . import farther
 from .header import NAMES, ModelFileError
 
 WIDE = frozenset(("BF16", "F16", "F32", "F64"))
 SCALES = ("weight_scale", "scale_weight")  # today's name, the older one
 INPUT_SCALES = ("input_scale", "scale_input")
-WORDS = ("scale", "scaling", "absmax", "amax")  # one of them is in the name of every factor that is known in files
 BARE = ("scale", "scales", "scale_inv", "inv_scale", "scaling", "scaling_factor", "absmax", "amax")
+LEAST = torch.finfo(torch.float32).tiny  # what is less is 0 on a GPU
+LARGEST = {"F8_E5M2": 57344.0}  # of a format; times the scale it has to be a float32
 # Dtypes of which a weight is seldom made without a scale.
 NARROW = frozenset((
     "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F4", "I8", "U8", "I16", "U16", "I32", "U32",
@@ -40,18 +41,22 @@ def check_pair(header, mapped, layer, endings):
 
 
 def check_values(header, mapped, scale, weight=None):
-    """Raises ModelFileError unless every value is positive and finite in float32, in which ComfyUI computes with it.
+    """Raises ModelFileError unless every value is positive in float32, in which ComfyUI computes with it, and times a
+    weight's largest finite too.
 
     weight  the name of what it scales: where that is zero throughout, bit for bit but the sign, a scale may be 0.
     """
     stored = mapped.tensor(scale).double().flatten()
     values = stored.float()
-    wrong = ~(torch.isfinite(values) & (values > 0))
+    code = None if weight is None else header.entries[weight].code
+    most = torch.finfo(torch.float32).max / LARGEST.get(code, 448.0)
+    wrong = ~((values >= LEAST) & (values <= most))
     if weight is not None and bool((wrong & (stored == 0)).any()):
         wrong &= ~((stored == 0) & _zero(mapped.tensor(weight), values.numel()))
     if bool(wrong.any()):
         value = float(stored[wrong][0])
-        why = "which is no scale" if not value > 0 or value == float("inf") else "which float32 does not hold"
+        none = not value > 0 or value == float("inf")
+        why = "which is no scale" if none else "which float32 does not hold together with a weight's values"
         raise ModelFileError(f"{header.name}: the scale {scale} is {value}, {why}.")
 
 
@@ -64,16 +69,22 @@ def _zero(weight, parts):
 
 def check_strays(header, mapped, used):
     """Raises ModelFileError for the first scale that is in `used` by no layer, and its weight therefore without it."""
-    folders = {}
-    for name in header.entries:
-        folder, _, last = name.rpartition(".")
-        folders.setdefault(folder, []).append(last)
+    folders, narrow = {}, {}
     for name, entry in header.entries.items():
         folder, _, last = name.rpartition(".")
-        if not is_scale(last) or name in used or last == "scaled_fp8":
+        folders.setdefault(folder, []).append(last)
+        if last == "weight" and folder and entry.code in NARROW and len(entry.shape) >= 2:
+            narrow[folder] = name
+    scaled = {name.rpartition(".")[0] for name in used}
+    for name, entry in header.entries.items():
+        folder, _, last = name.rpartition(".")
+        if name in used or last in ("scaled_fp8", "comfy_quant", *farther.PARAMETERS):
             continue
-        owner = _owner(header, folder, last, folders[folder])
+        owner = _owner(header, folder, last, folders[folder]) if farther.is_scale(last) else None
+        owner = owner or farther.owner(name, narrow)
         if owner is None or _harmless(header.entries[owner], entry, last, mapped):
+            continue
+        if owner.removesuffix(".weight") in scaled and farther.is_no_weights(name):
             continue
         raise ModelFileError(
             f"{header.name}: {owner} is {NAMES[header.entries[owner].code]} and has a scale, {name}: how it is to be "
@@ -81,16 +92,11 @@ def check_strays(header, mapped, used):
         )
 
 
-def is_scale(last):
-    """Whether the last part of a name says that it is a scale, of whatever."""
-    return any(word in last.lower() for word in WORDS)
-
-
 def names_a_weight(header, name):
     """Whether a tensor is by its name the scale of a weight, and of none that the file holds."""
     folder, _, last = name.rpartition(".")
     if folder.endswith((".weight", "_weight")):
-        return is_scale(last) and folder not in header.entries
+        return farther.is_scale(last) and folder not in header.entries
     said = last.lower()
     there = f"{folder}.weight" if folder else "weight"
     return said.startswith(("weight_scale", "scale_weight", "weight_scaling")) and there not in header.entries
@@ -106,7 +112,7 @@ def _owner(header, folder, last, siblings):
     if folder in header.entries:
         return folder
     prefix, said = f"{folder}." if folder else "", last.lower()
-    others = [other for other in siblings if not is_scale(other) and other != "comfy_quant"]
+    others = [other for other in siblings if not farther.is_scale(other) and other != "comfy_quant"]
     named = [name for name in others if said.startswith((f"{name}_".lower(), f"scale_{name}".lower()))
              or said.endswith(f"_{name}".lower())]  # fmt: skip
     if named:

@@ -293,3 +293,28 @@ def test_two_fp8_tensors_of_other_kinds_are_refused(fp8):
         for move in (lambda t: t), fp8.twin:
             with pytest.raises((RuntimeError, TypeError)):
                 F.linear(move(x), move(weight), None if bias is None else move(bias))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16, 40])
+def test_scales_of_any_strides(fp8, rows):
+    """One value for all rows by expand(), every other one, and rows of a transposed matrix."""
+    x, weight, bias = randn(rows, 48), randn(24, 48, seed=1).to(E4M3), torch.tensor([0.25])
+    spread = torch.rand(24, 2) + 0.5
+    for scale in (torch.tensor(0.5).expand(24, 1), torch.tensor([0.5]).expand(24), spread[:, :1], spread.t()[1]):
+        expected = x.double() @ (weight.double() * scale.reshape(-1, 1).double()).t() + 0.25
+        on_device = scale.contiguous().to("mps")  # of these strides there too
+        if scale.numel() > 1 and 0 in scale.stride():
+            on_device = torch.tensor(0.5, device="mps").expand(scale.shape)
+        elif not scale.is_contiguous():
+            on_device = spread.to("mps")[:, :1] if scale.dim() == 2 else spread.to("mps").t()[1]
+        assert on_device.stride() == scale.stride()
+        actual = fp8.family.linear(fp8.twin(x), fp8.twin(weight), on_device, bias.to("mps").expand(24))
+        torch.testing.assert_close(actual.cpu().double(), expected, rtol=1e-5, atol=1e-4)
+        grad = fp8.modules.linear.linear_grad_input(torch.ones(rows, 24, device="mps"), fp8.twin(weight), on_device)
+        torch.testing.assert_close(
+            grad.cpu().double(), torch.ones(rows, 24).double() @ (weight.double() * scale.reshape(-1, 1).double()),
+            rtol=1e-5, atol=1e-4)  # fmt: skip
+        values = fp8.family.dequantize(fp8.twin(weight), on_device, torch.float32).cpu()
+        assert torch.equal(values, weight.float() * scale.reshape(-1, 1))
+        again, _ = fp8.family.quantize(values.to("mps"), E4M3, "row", on_device)
+        assert torch.equal(again.cpu().view(torch.uint8), weight.view(torch.uint8))

@@ -32,7 +32,7 @@ class Linear(torch.nn.Module):
 class Model:
     """A MODEL of these tensors. Those of `linears` are weights of ComfyUI's Linear layers."""
 
-    patches, patches_uuid = {}, 0
+    patches, object_patches, patches_uuid = {}, {}, 0
 
     def __init__(self, tensors, linears=()):
         modules = [(name, Linear()) for name in linears]

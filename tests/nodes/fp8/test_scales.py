@@ -84,6 +84,45 @@ def test_scales_under_another_name(tmp_path, kind, every, strict):
         refused(write(tmp_path, renamed, metadata), strict)
 
 
+FARTHER = ("{}.weight_quantizer._scale", "{}.weight_quantizer._amax", "{}.quant.scale", "{}.weight_scale.value",
+           "{}.weight_scale.0", "{}.weight.scales.0", "{}.scale.value", "{}.scale.weight", "{}.weight_scale.weight",
+           "{}_scale", "{}_weight_scale", "scales.{}", "weight_scales.{}", "scale.{}.weight", "{}.weight.scales",
+           "{}.weight_multiplier", "{}.weight_factor", "{}.weight_s", "{}.SCB")  # fmt: skip
+
+
+@BOTH
+@pytest.mark.parametrize("place", FARTHER)
+@pytest.mark.parametrize("layer", ["a", "blocks.0.attn.qkv"])
+def test_scales_that_lie_elsewhere(tmp_path, layer, place, strict):
+    """A level deeper or higher, with the layer's name in their own, or called otherwise but after the weight."""
+    tensors = {f"{layer}.weight": random(8, 16).to(E4M3), "blocks.0.norm.weight": random(8).bfloat16()}
+    refused(write(tmp_path, {**tensors, place.format(layer): torch.tensor(0.5)}), strict, f"{layer}.weight")
+    wide = {**tensors, f"{layer}.weight": random(8, 16).bfloat16()}
+    if ".weight" not in place:
+        assert recognised(write(tmp_path, {**wide, place.format(layer): torch.tensor(0.5)}), strict=strict)[2] == {}
+
+
+@BOTH
+def test_scales_of_what_goes_through_a_layer(tmp_path, strict):
+    """Of caches of keys and values, inputs and outputs, beside weights with scales of their own; parameters that are
+    only called a scale."""
+    tensors = {f"attn.{name}_proj.{ending}": value for name in "qkv" for ending, value in (
+        ("weight", random(8, 16).to(E4M3)), ("weight_scale", torch.tensor(0.5)))}  # fmt: skip
+    beside = ("q_proj.q_scale", "k_proj.k_scale", "v_proj.v_scale", "k_proj.output_scale", "v_proj.kv_scale",
+              "q_proj.input_quantizer._amax", "k_proj.k_bmm_quantizer._amax", "q_proj.output_quantizer._scale")
+    path = write(tmp_path, {**tensors, **{f"attn.{name}": torch.tensor(0.25) for name in beside}})
+    assert set(recognised(path, strict=strict)[2]) == {"attn.q_proj", "attn.k_proj", "attn.v_proj"}
+    for name in beside:
+        unscaled = {"attn.q_proj.weight": tensors["attn.q_proj.weight"], f"attn.{name}": torch.tensor(0.25)}
+        if name.startswith("q_proj"):
+            refused(write(tmp_path, unscaled), strict, "attn.q_proj.weight")
+    plain = {"a.weight": random(8, 16).to(E4M3), "attn.in_proj_weight": random(8, 16).to(E4M3)}
+    named = ("logit_scale", "a.layer_scale", "attn.head_scale", "attn.logit_scale", "a.skip_scale",
+             "layer_scale_1.gamma", "upscale.weight", "scale_embed.linear.weight", "scale_shift_table")
+    path = write(tmp_path, {**plain, **{name: random(4).bfloat16() for name in named}})
+    assert set(recognised(path, strict=strict)[2]) == {"a"}
+
+
 @BOTH
 @pytest.mark.parametrize("every", [False, True], ids=["one", "all"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -98,7 +137,8 @@ def test_scales_that_are_missing(tmp_path, kind, every, strict):
     (float("nan"), "nan, which is no scale"), (float("inf"), "inf, which is no scale"),
     (-1.0, "-1.0, which is no scale"),
     (0.0, "0.0, which is no scale"), (1e300, "1e+300, which float32 does not hold"),
-    (1e-300, "1e-300, which float32 does not hold"),
+    (1e-300, "1e-300, which float32 does not hold"), (3e38, "e+38, which float32 does not hold together with"),
+    (1e-40, "e-40, which float32 does not hold together with"),
 ])  # fmt: skip
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_that_are_no_scale(tmp_path, kind, value, says, strict):
@@ -190,6 +230,14 @@ def test_what_is_no_matrix_by_name_with_a_scale(tmp_path, tensors, strict):
     made = {name: random(*value[1]).to(value[0]) if isinstance(value, tuple) else torch.tensor(value)
             for name, value in tensors.items()}  # fmt: skip
     refused(write(tmp_path, {"c.weight": random(4, 4).bfloat16(), **made}), strict, "scale")
+
+
+@BOTH
+@pytest.mark.parametrize("key", ["quantization_config", "weight_scale", "scales"])
+def test_metadata_that_speaks_of_scales(tmp_path, key, strict):
+    refused(write(tmp_path, {"a.weight": random(8, 16).to(E4M3)}, {key: "{}"}), strict, f"metadata has {key}")
+    path = write(tmp_path, {"a.weight": random(8, 16).bfloat16()}, {key: "{}", "ss_scale_weight_norms": "1"})
+    assert recognised(path, strict=strict)[2] == {}
 
 
 @BOTH
