@@ -181,6 +181,8 @@ def _check(path, contents, state_dict, known):
     """That the loaders take it: by the very function with which they look at a file."""
     entries = {}
     for name, (dtype, shape) in contents.shapes.items():
+        if CODES.get(dtype) in layers.OTHER_FLOAT8 and f"{name.rpartition('.')[0]}.{CONFIG}" not in contents.shapes:
+            raise ModelFileError(f"{name} is {dtype}, which no loader of FP8 files takes. Nothing was written.")
         if dtype not in CODES:
             raise ModelFileError(f"{name} is {dtype}, which no safetensors file can hold. Nothing was written.")
         entries[name] = Entry(name, CODES[dtype], shape, 0, torch.Size(shape).numel() * BITS[CODES[dtype]] // 8)

@@ -11,6 +11,7 @@ import torch
 
 from ..progress import Hooks
 from . import contents as file
+from .header import ModelFileError
 from .quantize import encode
 from .scales import SCALES
 from .state import WIDE
@@ -80,7 +81,13 @@ def _settle(model):
 
     current = getattr(model.model, "current_weight_patches_uuid", None)
     if model.patches or model.object_patches or current not in (None, model.patches_uuid):
-        model_management.load_models_gpu([model])
+        try:
+            model_management.load_models_gpu([model])
+        except AttributeError as problem:  # of weights that are merged and are quantised in one model only
+            raise ModelFileError(
+                f"ComfyUI can't work out this MODEL's weights ({problem}): merge models of one format, or 16-bit ones. "
+                "Nothing was written."
+            ) from problem
 
 
 def _extra(model):

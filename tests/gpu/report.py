@@ -10,6 +10,7 @@ import argparse
 import json
 import math
 import sys
+from collections import Counter
 from pathlib import Path
 
 from .bars import (
@@ -111,9 +112,12 @@ def right_text(run: dict) -> list[str]:
     checked = run.get("check", [])
     rows = [row for row in checked if row["table"] == CONFORMANCE]
     wrong = [row for row in checked if not row["ok"]]
+    count, all_calls = len(checked) - len(rows), run.get("calls")
+    some = f"{count} calls" if all_calls is None else f"All {count} calls" if count == all_calls else (
+        f"**Only {count} of {all_calls} calls**")  # fmt: skip
     lines = [
-        f"{len(checked) - len(rows)} calls compared with float64 on the GPU and, sampled, on the CPU; moves and casts "
-        "bit for bit. They reach every kernel by its host name.",
+        f"{some} compared with float64 on the GPU and, sampled, on the CPU; moves and casts bit for bit. They reach "
+        "every kernel by its host name.",
     ]
     if rows:
         aside = run.get("set aside", 0)
@@ -136,10 +140,25 @@ def merged(runs: list[dict]) -> dict:
                     f"these are no parts of one run: {key} is {runs[0][key]} in one and {run[key]} in another"
                 )
     whole = dict(runs[0])
-    for part in ("speed", "check"):
-        whole[part] = [row for run in runs for row in run.get(part, [])]
+    whole["speed"] = [row for run in runs for row in run.get("speed", [])]
+    whole["check"] = []
+    for run in runs:  # what two of them compared counts once; of a name there may be several calls
+        before, here = Counter(map(_call, whole["check"])), Counter()
+        for row in run.get("check", []):
+            here[_call(row)] += 1
+            if here[_call(row)] > before[_call(row)] or not row["ok"]:
+                whole["check"].append(row)
     whole["set aside"] = sum(run.get("set aside", 0) for run in runs)
     return whole
+
+
+def _call(row: dict) -> tuple:
+    return row["table"], row["family"], row["name"], row.get("form")
+
+
+def calls(plan: dict) -> int:
+    """How many calls of a plan are to be compared, the conformance table's apart."""
+    return sum(case["table"] != CONFORMANCE for case in plan["cases"])
 
 
 def condensed(run: dict) -> dict:
@@ -201,6 +220,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m gpu.report", description=__doc__.split("\n")[0])
     parser.add_argument("run", type=Path, nargs="+")
     parser.add_argument("--sanitizer", action="append", default=[], metavar="NAME=TEXT")
+    parser.add_argument("--plan", type=Path, help="what python -m gpu.build wrote: whether all its calls were compared")
     parser.add_argument("--out", type=Path, default=HERE)
     options = parser.parse_args(arguments)
     try:
@@ -208,6 +228,8 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"gpu.report: {error}", file=sys.stderr)
         return 2
+    if options.plan:
+        run["calls"] = calls(json.loads((options.plan / "plan.json").read_text()))
     sanitizer = dict(item.split("=", 1) for item in options.sanitizer)
     run["sanitizer"] = sanitizer
     (options.out / "results.json").write_text(json.dumps(condensed(run)) + "\n")

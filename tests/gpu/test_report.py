@@ -88,6 +88,19 @@ def test_parts_of_different_runs_are_one_sentence(tmp_path, capsys):
     assert not (tmp_path / "RESULTS.md").exists()
 
 
+def test_a_call_counts_once_and_what_was_not_compared_is_said(tmp_path):
+    """Of one name there may be several calls; a second command may compare some of the first's again."""
+    base = {"sources": {}, "device": "NVIDIA H200", "torch": "2", "cuda": "13", "date": "", "built": "", "speed": []}
+    first = base | {"check": [checked("a", True, 0.1), checked("a", True, 0.2), checked("b", True, 0.1)]}
+    second = base | {"check": [checked("a", True, 0.1), checked("b", True, 0.1), checked("b", True, 0.3)]}
+    run = report.merged([first, second])
+    assert [row["name"] for row in run["check"]] == ["a", "a", "b", "b"]
+    plan = {"cases": [{"table": "small"}] * 4 + [{"table": "conformance"}]}
+    assert report.calls(plan) == 4
+    assert "All 4 calls compared" in report.text(run | {"calls": 4}, {})
+    assert "**Only 4 of 9 calls** compared" in report.text(run | {"calls": 9}, {})
+
+
 @pytest.fixture
 def page(tmp_path):
     peers = (("PyTorch 2.15", 2.0, 0.0), ("MLX", 0.1, 1e9))

@@ -54,7 +54,7 @@ def _handler(fp8, entry, quantized, theirs, awake):
             return theirs(tensor, args, kwargs)
         return entry.call(
             values.dtype, x.shape,
-            lambda: fp8.linear(x, values, scale, bias), lambda: theirs(tensor, args, kwargs),
+            lambda: _product(fp8, x, values, scale, bias), lambda: theirs(tensor, args, kwargs),
         )
 
     return linear
@@ -73,13 +73,28 @@ def check_scale(weight):
                          "and has no weight_scale for it. Nothing was computed; get the file again.")
     if getattr(weight.params, "transposed", False):
         return  # what is one a row of it, theirs knows
-    if not _one_or_rows(scale, values):
+    if not _one_or_rows(scale, values) and not _turned(values, scale):
         raise ValueError(f"an FP8 weight of {size} came with a scale of shape {list(scale.shape)}: to be one value, or "
                          f"[{values.shape[0]}, 1], one a row. Nothing was computed; get the file again.")
 
 
 def _one_or_rows(scale, values):
     return scale.numel() == 1 and scale.dim() <= 2 or tuple(scale.shape) == (*values.shape[:1], 1)
+
+
+def _product(fp8, x, values, scale, bias):
+    if not _turned(values, scale):
+        return fp8.linear(x, values, scale, bias)
+    product = fp8.linear_grad_input(x, values.t(), scale)
+    return product if bias is None else product + bias
+
+
+def _turned(values, scale):
+    """Whether this is a weight after `.t()`, whose scales are still those of the rows that it had: nothing but the
+    strides tells."""
+    sizes, strides = values.shape, values.stride()
+    of_columns = len(sizes) == 2 and min(sizes) > 1 and tuple(scale.shape) == (sizes[1], 1)
+    return of_columns and strides[0] == 1 and strides[1] >= sizes[0]
 
 
 def _fits(x, weight, bias, quantized):

@@ -42,6 +42,37 @@ def test_it_is_the_product(kitchen, make, dtype, fp8, shape):
             torch.testing.assert_close(actual.cpu().double(), expected, rtol=error, atol=7 * error)
 
 
+@pytest.mark.parametrize("size", [(48, 48), (24, 48)], ids=str)
+def test_a_weight_after_t_with_scales_of_the_rows_that_it_had(kitchen, make, size):
+    """Theirs is right on the CPU; a square one fits ours by its sizes."""
+    values, scale = randn(*size).to(E4M3), torch.linspace(0.1, 0.5, size[0])[:, None]
+    x = randn(5, size[0], seed=1)
+    expected = x.double() @ (values.double() * scale.double())
+    for place in ("cpu", "mps"):
+        weight = make(values if place == "cpu" else to_mps(values), scale, torch.float32)
+        actual = F.linear(x.to(place), weight.t(), torch.ones(size[1], device=place)).cpu().double()
+        torch.testing.assert_close(actual, expected + 1, rtol=1e-5, atol=1e-4)
+
+
+def test_a_weight_that_lies_by_columns_with_scales_of_its_rows(make):
+    values, scale, x = randn(48, 24).to(E4M3).t(), torch.linspace(0.1, 0.5, 24)[:, None], randn(5, 48, seed=1)
+    weight = make(to_mps(values.t()).t(), scale, torch.float32)
+    expected = x.double() @ (values.double() * scale.double()).t()
+    torch.testing.assert_close(F.linear(x.to("mps"), weight).cpu().double(), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 20])
+def test_scales_of_any_strides(kitchen, make, rows):
+    x, values = randn(rows, 48, seed=1), randn(40, 48).to(E4M3)
+    spread = (torch.rand(40, 3) + 0.5).to("mps")
+    for scale in (spread[:, 1:2], torch.tensor(0.5, device="mps").expand(40, 1)):
+        weight = make(to_mps(values), scale, torch.float32)
+        decoded = values.double() * scale.cpu().double()
+        torch.testing.assert_close(
+            F.linear(x.to("mps"), weight).cpu().double(), x.double() @ decoded.t(), rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(weight.dequantize().cpu().double(), decoded, rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("rows", [1, 16, 17, 512])
 def test_no_copy_of_the_weight_is_made(kitchen, make, rows):
     """Up to 16 rows nothing but the result; more: blocks of at most 64 MiB, here half of the decoded weight."""

@@ -65,6 +65,35 @@ def save(comfy_api, monkeypatch):
     return lambda model, path, **options: part("save").save(model, str(path), part("plan").Options(**options))
 
 
+def test_a_layer_put_into_a_model_is_in_place_first(save, tmp_path, monkeypatch):
+    """As ComfyUI's ModelSave has it: an object patch stands in a MODEL once it is loaded. What can't be is said."""
+    from comfy import model_management
+
+    model, asked = Model({"a.weight": random(8, 16)}, ["a"]), []
+    monkeypatch.setattr(model_management, "load_models_gpu", asked.extend, raising=False)
+    save(model, tmp_path / "m")
+    assert asked == []
+    monkeypatch.setattr(model, "object_patches", {"diffusion_model.a": object()})
+    save(model, tmp_path / "m")
+    assert asked == [model]
+
+    def fails(models):
+        raise AttributeError("'Linear' object has no attribute 'weight_scale'")
+
+    monkeypatch.setattr(model_management, "load_models_gpu", fails)
+    with pytest.raises(part("header").ModelFileError, match="merge models of one format.* Nothing was written"):
+        save(model, tmp_path / "n")
+    assert not (tmp_path / "n").exists()
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fnuz, torch.float8_e5m2fnuz], ids=str)
+def test_floats_of_other_machines_are_refused(save, tmp_path, dtype):
+    model = Model({"a.weight": random(8, 16).to(dtype)}, ["a"])
+    with pytest.raises(part("header").ModelFileError, match=f"{dtype}, which no loader of FP8 files takes"):
+        save(model, tmp_path / "m")
+    assert not list(tmp_path.iterdir())
+
+
 def layer(name, weight, scale, kind="float8_e4m3fn"):
     """A quantised layer of ComfyUI's."""
     return {f"{name}.weight": weight, f"{name}.weight_scale": scale, f"{name}.comfy_quant": text({"format": kind})}
