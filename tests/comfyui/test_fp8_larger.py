@@ -10,19 +10,33 @@ from graphs import node
 pytestmark = [pytest.mark.comfyui, pytest.mark.full, pytest.mark.timeout(1800)]
 
 # Each in every kind and dtype, through ComfyUI's loader (plain ones also with FP8 asked for) and ours.
-CASES = [(*case, loader) for case in itertools.product(larger.FAMILIES, KINDS, DTYPES)
-         for loader in ("default", *["forced"] * (case[1] == "plain"), "ours")]
+FILES = list(itertools.product(larger.FAMILIES, KINDS, DTYPES))
+CASES = [pytest.param(file, loader, id="-".join((*file, loader))) for file in FILES
+         for loader in ("default", *["forced"] * (file[1] == "plain"), "ours")]
 
 
-@pytest.mark.parametrize("family, kind, dtype, loader", [pytest.param(*case, id="-".join(case)) for case in CASES])
-def test_a_model_of_real_width(comfyui_path, fp8_models, small_mac, on_the_cpu, family, kind, dtype, loader):
+@pytest.fixture(scope="module")
+def file(request, comfyui_path, fp8_models, small_mac, on_the_cpu):
+    """(family, kind, dtype, the file's name, that of one with the same values which ComfyUI reads right by itself: of
+    scaled_fp8 it takes e5m2 for e4m3fn). Together they would be 8 GB: each goes after its tests."""
+    family, kind, dtype = request.param
+    servers, kinds = (small_mac, on_the_cpu.server), (kind, "quant" if (kind, dtype) == ("scaled", "e5m2") else kind)
+    names = [larger.offer(comfyui_path, fp8_models, servers, family, each, dtype) for each in kinds]
+    yield family, kind, dtype, *names
+    for server in servers:
+        free(server)
+    for models in (fp8_models, *(server.folder / "models" for server in servers)):
+        for each in set(names):
+            (models / "diffusion_models" / each).unlink()
+
+
+@pytest.mark.parametrize("file, loader", CASES, indirect=["file"])
+def test_a_model_of_real_width(small_mac, on_the_cpu, file, loader):
     """The CPU's picture; stock crashes; a byte a weight."""
-    def offered(kind):
-        return larger.offer(comfyui_path, fp8_models, [small_mac, on_the_cpu.server], family, kind, dtype)
-
+    family, kind, dtype, name, same = file
     free(small_mac)
     tag = f"{family} {kind} {dtype} {loader}"
-    graph = sampled(family, load(offered(kind), loader), tag)
+    graph = sampled(family, load(name, loader), tag)
     assert crashes(small_mac, graph) == "KSampler"
     graph["held"] = node("TestHeld", model=("model", 0), after=("sample", 0))
     entry = small_mac.run(graph, 900)
@@ -31,10 +45,9 @@ def test_a_model_of_real_width(comfyui_path, fp8_models, small_mac, on_the_cpu, 
     if loader == "ours":
         _, disk, resident = reported(entry)
         assert resident <= 1.05 * disk
+    free(small_mac)
     free(on_the_cpu.server)
-    # Of scaled_fp8 it takes e5m2 for e4m3fn; the other format has the same values.
-    file, stock = offered("quant" if (kind, dtype) == ("scaled", "e5m2") else kind), loader.replace("ours", "default")
-    expected = on_the_cpu(f"{file} {stock}", sampled(family, load(file, stock), f"{file} {stock}"))
+    stock = loader.replace("ours", "default")
+    expected = on_the_cpu(f"{same} {stock}", sampled(family, load(same, stock), f"{same} {stock}"))
     for actual, wanted in zip(results(small_mac, tag), expected, strict=True):
         assert psnr(actual, wanted) >= 40
-    free(small_mac)
