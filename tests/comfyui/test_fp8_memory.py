@@ -19,13 +19,16 @@ WEIGHTS = {"tiny": 130 * MIB, "middle": 1370 * MIB, "large": 2700 * MIB, "clip":
 ITSELF = 640 * MIB  # Python, torch and ComfyUI
 EMBEDDING = 151936 * 2048 * 2  # of Qwen3 1.7B, in bfloat16
 QUANTISED, SCALED, QUANT = {"kind": "wide", "quantize": "per row"}, {"kind": "scaled"}, {"kind": "quant"}
+# glibc raises the size from which on a block is mapped by itself to that of the last one it gave back, up to 32 MiB,
+# and keeps smaller ones when they are free. A Mac's allocator maps every large one, and gives it back.
+MAPPED = {"MALLOC_MMAP_THRESHOLD_": str(2**18), "MALLOC_TRIM_THRESHOLD_": str(2**20)}
 linux = pytest.mark.skipif(sys.platform == "darwin", reason="/proc: a Mac's footprint is read in other ways")
 
 
 def measured(comfyui_path, folder, checks="0", **settings):
     command = [sys.executable, str(SCRIPT), str(comfyui_path), str(folder), json.dumps(settings)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1500,
-                          env={**os.environ, "SOFTMETAL_CHECKS": checks})  # fmt: skip
+                          env={**os.environ, **MAPPED, "SOFTMETAL_CHECKS": checks})  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["finite"] and found["varied"] > 0 and found["samples"] > 20
@@ -62,8 +65,8 @@ def full(*values, **named):
 ])  # fmt: skip
 def test_the_peak_is_the_file_and_little_more(comfyui_path, folder, size, settings):
     """The device's memory and all of the process's private memory, Python, torch and ComfyUI included: at every moment,
-    and the peak of the one and the peak of the other added, though they come at two times. (But for a text encoder's
-    that is stored in FP8, whose embedding of words passes through the one before it is in the other.)
+    and the peak of the one and the peak of the other added, though they come at two times. (But for a text encoder's,
+    whose embedding of words passes through the one before it is in the other.)
 
     Each by itself: the device holds what is resident and little more; of the weights, private memory sees none of
     what is stored in FP8, what was quantised until it is on the device, and that embedding.
@@ -72,7 +75,7 @@ def test_the_peak_is_the_file_and_little_more(comfyui_path, folder, size, settin
     wide = settings.get("kind") == "wide"
     assert found["file"] >= WEIGHTS[size] * (2 if wide else 1)
     assert found["total"] < found["file"] + GIB, found
-    if wide or size != "clip":
+    if size != "clip":
         assert found["private"] + found["device"] < found["file"] + GIB, found
     assert found["allocated"] <= found["device"] < found["resident"] + 300 * MIB, found
     passing = found["resident"] if wide else EMBEDDING if size == "clip" else 0
