@@ -20,9 +20,10 @@ def is_scale(part):
     return any(word in part.lower() for word in WORDS)
 
 
-def is_no_weights(name):
-    """Whether a scale is by its name one of values that go through the layer, of which no weight is wrong."""
-    return any(part.startswith(OF_VALUES) and "weight" not in part for part in name.lower().split("."))
+def is_no_weights(name, layer):
+    """Whether a scale below a layer is by its name one of values that go through it: no weight is wrong without it."""
+    rest = name.removeprefix(f"{layer}.").lower()
+    return name.startswith(f"{layer}.") and rest.startswith(OF_VALUES) and "weight" not in rest
 
 
 def owner(name, weights):

@@ -84,7 +84,8 @@ def check_strays(header, mapped, used):
         owner = owner or farther.owner(name, narrow)
         if owner is None or _harmless(header.entries[owner], entry, last, mapped):
             continue
-        if owner.removesuffix(".weight") in scaled and farther.is_no_weights(name):
+        layer = owner.removesuffix(".weight")
+        if layer in scaled and farther.is_no_weights(name, layer):
             continue
         raise ModelFileError(
             f"{header.name}: {owner} is {NAMES[header.entries[owner].code]} and has a scale, {name}: how it is to be "

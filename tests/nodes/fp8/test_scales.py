@@ -116,6 +116,9 @@ def test_scales_of_what_goes_through_a_layer(tmp_path, strict):
         unscaled = {"attn.q_proj.weight": tensors["attn.q_proj.weight"], f"attn.{name}": torch.tensor(0.25)}
         if name.startswith("q_proj"):
             refused(write(tmp_path, unscaled), strict, "attn.q_proj.weight")
+    for name in ("q_proj.scale", "q_proj.weight_scale_inv", "q_proj.weight.scale", "k_proj_scale",
+                 "q_proj.k_weight_scale"):  # fmt: skip
+        refused(write(tmp_path, {**tensors, f"attn.{name}": torch.tensor(0.25)}), strict, "_proj.weight is")
     plain = {"a.weight": random(8, 16).to(E4M3), "attn.in_proj_weight": random(8, 16).to(E4M3)}
     named = ("logit_scale", "a.layer_scale", "attn.head_scale", "attn.logit_scale", "a.skip_scale",
              "layer_scale_1.gamma", "upscale.weight", "scale_embed.linear.weight", "scale_shift_table")
