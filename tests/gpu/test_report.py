@@ -70,7 +70,17 @@ def test_a_bar_of_the_geomean_is_one_miss_at_most():
 
 def test_every_bar_says_what_it_is_measured_against():
     for bar in (bar for bars in BARS.values() for bar in bars):
-        assert isinstance(bar, Bar) and bar.over in ("copy", "torch", "one", "peer") and bar.text
+        assert isinstance(bar, Bar) and bar.over in ("copy", "torch", "one", "bfloat16", "peer") and bar.text
+
+
+def test_an_fp8_layer_beside_the_same_one_in_bfloat16():
+    """Of the layers that are timed in both, the large ones."""
+    wide = [row("linear M=1", f"linear 1x4096 {n} bfloat16", 10.0, 9.0) for n in (4096, 1024)]
+    narrow = [row("fp8 linear M=1", f"fp8 linear 1x4096 {n} float8_e4m3fn bfloat16 scale per row", us, 5.0)
+              for n, us in ((4096, 6.0), (1024, 9.0), (8192, 9.0))]  # fmt: skip
+    bar = next(bar for bar in BARS["fp8 linear M=1"] if bar.over == "bfloat16")
+    found = verdict(bar, narrow, one_token(wide + narrow))
+    assert found.ratios == [pytest.approx(0.6)] and found.missed == 1 and found.far == 0
 
 
 def checked(name, ok, error, table="small"):
